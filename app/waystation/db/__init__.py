@@ -1,0 +1,1 @@
+"""Engine, tables and dialect: the ground on which the stores stand."""

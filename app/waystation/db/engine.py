@@ -1,0 +1,226 @@
+"""How a storage function is run in one transaction, on SQLite and on PostgreSQL.
+
+A storage function is a plain sync function `f(conn, *args)` made of Core statements. On SQLite it runs in ONE writer thread, one
+hop per transaction, or in a small pool of reader threads; on PostgreSQL through asyncpg with `run_sync`. Every trouble of the
+database itself leaves here as StoreUnavailableError; what a statement did wrong stays as it is.
+"""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from waystation.db.dialect import is_outage
+from waystation.errors import ConfigError, StoreUnavailableError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+StorageFunction = Callable[Concatenate[sa.Connection, P], T]
+
+LOCK_WAIT_S = 5.0
+LOCK_RETRY_S = 0.001
+CHECKPOINT_S = 0.25
+READERS = 2
+
+# The hot statements go by index. Planned while the tables are small, a join would be cached as a sequential scan.
+HOT_SETTINGS = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "lock_timeout": "1000"}
+POSTGRES_TIMEOUT_S = 10.0
+
+
+class Database(Protocol):
+    """`read` and `write` run in a transaction each; `hot` is `write` for the ledger and the claim, on a connection of its own."""
+
+    @property
+    def url(self) -> sa.URL: ...
+
+    async def read(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def hot(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def sync_write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same from a thread without an event loop, on a connection of that thread: for the lease."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def open_database(url: str, *, synchronous: str = "NORMAL") -> Database:
+    """The database behind a URL of the settings. Nothing is connected yet."""
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError as exc:
+        raise ConfigError("WAYSTATION_DATABASE_URL is not a database URL: expected sqlite:///file or postgresql://user@host/name") from exc
+    match parsed.get_backend_name():
+        case "sqlite":
+            return SqliteDatabase(parsed.database or "", synchronous)
+        case "postgresql" | "postgres":
+            return PostgresDatabase(parsed.set(drivername="postgresql+asyncpg"))
+        case other:
+            raise ConfigError(f"WAYSTATION_DATABASE_URL: {other!r} is not supported; use sqlite or postgresql")
+
+
+class SqliteDatabase:
+    """A file (or memory, for tests and tries), in WAL mode. In memory there is one connection, so readers use the writer's."""
+
+    def __init__(self, path: str, synchronous: str) -> None:
+        self._path = "" if path == ":memory:" else path
+        self.url = sa.URL.create("sqlite", database=self._path or None)
+        self._synchronous = synchronous
+        self._writer = ThreadPoolExecutor(1, "waystation-writer")
+        self._readers = ThreadPoolExecutor(READERS, "waystation-reader") if self._path else self._writer
+        self._local = threading.local()
+        self._engines: list[sa.Engine] = []
+        self._stop = threading.Event()
+        self._checkpoints = threading.Thread(target=self._checkpoint, name="waystation-checkpoint", daemon=True) if self._path else None
+        if self._checkpoints:
+            self._checkpoints.start()
+
+    async def read(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        begin = "BEGIN" if self._path else "BEGIN IMMEDIATE"
+        return await self._hop(self._readers, begin, f, *args, **kwargs)
+
+    async def write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._hop(self._writer, "BEGIN IMMEDIATE", f, *args, **kwargs)
+
+    hot = write
+
+    def sync_write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if not self._path:
+            return self._writer.submit(self._run, "BEGIN IMMEDIATE", f, *args, **kwargs).result()
+        return self._run("BEGIN IMMEDIATE", f, *args, **kwargs)
+
+    async def close(self) -> None:
+        self._stop.set()
+        if self._checkpoints:
+            await asyncio.to_thread(self._checkpoints.join)
+        for pool in {self._writer, self._readers}:
+            await asyncio.to_thread(pool.shutdown)
+        for engine in self._engines:
+            engine.dispose()
+
+    async def _hop(self, pool: ThreadPoolExecutor, begin: str, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        if kwargs:
+            return await asyncio.get_running_loop().run_in_executor(pool, lambda: self._run(begin, f, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(pool, self._run, begin, f, *args)
+
+    def _run(self, begin: str, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        try:
+            conn = self._connection()
+            with conn.begin():
+                _begin(conn, begin)
+                return f(conn, *args, **kwargs)
+        except Exception as exc:
+            if is_outage(exc):
+                raise StoreUnavailableError from exc
+            raise
+
+    def _connection(self) -> sa.Connection:
+        """The connection of this thread."""
+        conn: sa.Connection | None = getattr(self._local, "conn", None)
+        if conn is None or conn.closed or conn.invalidated:
+            engine = self._engine()
+            conn = self._local.conn = engine.connect()
+            self._engines.append(engine)
+        return conn
+
+    def _engine(self) -> sa.Engine:
+        # isolation_level None: the driver begins nothing by itself.
+        engine = sa.create_engine(
+            self.url, poolclass=sa.StaticPool, connect_args={"check_same_thread": False, "isolation_level": None}
+        )
+
+        @sa.event.listens_for(engine, "connect")
+        def _pragmas(connection: sqlite3.Connection, _record: Any) -> None:
+            # busy_timeout only for what can't be retried by us; its growing sleeps cost half a second under load.
+            connection.execute("PRAGMA busy_timeout = 2000")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            connection.execute("PRAGMA wal_autocheckpoint = 16000")
+            connection.execute("PRAGMA cache_size = -20000")
+            connection.execute("PRAGMA busy_timeout = 0")
+
+        return engine
+
+    def _checkpoint(self) -> None:
+        """Moves the log into the file from a thread of its own, so that no commit has to wait for it."""
+        connection: sqlite3.Connection | None = None
+        while not self._stop.wait(CHECKPOINT_S):
+            try:
+                connection = connection or sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error:
+                connection = None  # tried again at the next turn; the automatic checkpoint stands under it
+        if connection:
+            connection.close()
+
+
+def _begin(conn: sa.Connection, begin: str) -> None:
+    """Begin, waiting for another process's write by asking every millisecond, LOCK_WAIT_S at most."""
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            conn.exec_driver_sql(begin)
+            return
+        except sa.exc.OperationalError as exc:
+            if "locked" not in str(exc.orig) or time.monotonic() > deadline:
+                raise
+            time.sleep(LOCK_RETRY_S)
+
+
+class PostgresDatabase:
+    """Two pools: one with settings for the hot statements, one for everything else."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self.url = url
+        self._engine = self._create(pool_size=8, max_overflow=8, settings={})
+        self._hot = self._create(pool_size=2, max_overflow=0, settings=HOT_SETTINGS)
+        self._thread = threading.local()
+
+    async def read(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await _in_transaction(self._engine, f, *args, **kwargs)
+
+    async def write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await _in_transaction(self._engine, f, *args, **kwargs)
+
+    async def hot(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await _in_transaction(self._hot, f, *args, **kwargs)
+
+    def sync_write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        runner: asyncio.Runner | None = getattr(self._thread, "runner", None)
+        if runner is None:
+            runner = self._thread.runner = asyncio.Runner()
+            self._thread.engine = self._create(pool_size=1, max_overflow=0, settings={"lock_timeout": "1000"})
+        return runner.run(_in_transaction(self._thread.engine, f, *args, **kwargs))
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+        await self._hot.dispose()
+
+    def _create(self, *, pool_size: int, max_overflow: int, settings: dict[str, str]) -> AsyncEngine:
+        return create_async_engine(
+            self.url,
+            pool_size=pool_size,
+            max_overflow=max_overflow,
+            pool_timeout=POSTGRES_TIMEOUT_S,
+            pool_use_lifo=True,
+            connect_args={
+                "timeout": POSTGRES_TIMEOUT_S,
+                "command_timeout": 60,
+                "server_settings": {"application_name": "waystation", **settings},
+            },
+        )
+
+
+async def _in_transaction(engine: AsyncEngine, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    try:
+        async with engine.begin() as conn:
+            return await conn.run_sync(f, *args, **kwargs)
+    except Exception as exc:
+        if is_outage(exc):
+            raise StoreUnavailableError from exc
+        raise

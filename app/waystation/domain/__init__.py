@@ -1,0 +1,1 @@
+"""What Waystation speaks of, without any I/O."""

@@ -1,0 +1,316 @@
+"""Accepting runs: sessions, runs and keys of a whole batch in a few statements, each of which tells what it did not do.
+
+1. New sessions (DO NOTHING where they are there), then the runs. A busy session is asked for in the statement itself; the
+   unique index on holders is only the guard against what another process commits meanwhile.
+2. Rows go in the order of their sessions, one run per session, so that concurrent batches queue and never cross.
+3. A row that is not returned was refused. Only then is asked why: key used, key deleted, foreign session, busy.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from waystation.db.dialect import by_dialect, ignore_conflicts, json_rows
+from waystation.db.tables import (
+    PENDING,
+    RUNNING,
+    Bool,
+    Float,
+    Int,
+    Text,
+    attachments,
+    deleted_keys,
+    run_messages,
+    runs,
+    sessions,
+)
+from waystation.domain.session import MAX_SHOWN_NAME_CHARS
+from waystation.store.operations import Accept, Accepted, PastRun, Verdict
+from waystation.store.rows import SESSION_COLUMNS, dumps, input_json, messages_from_payload, session_from_row
+
+other = runs.alias("other")
+UNFINISHED = sa.text("(other.holds_session OR other.status = 'PENDING')")  # word for word as in ix_runs_unfinished
+
+NEW: dict[str, Any] = {
+    "id": Text, "session_id": Text, "agent_id": Text, "user_id": Text, "kind": Text, "worker_id": Text, "may_wait": Bool,
+    "events": Int, "idempotency_scope": Text, "idempotency_key": Text, "request_hash": Text, "max_attempts": Int,
+    "available_at": Float, "timeout_s": Float, "background": Bool, "on_disconnect": Text, "metadata": Text, "model": Text,
+    "model_provider": Text, "forked_from_run_id": Text, "forked_from_message_index": Int, "created_at": Float,
+    "first_message": Text, "input": Text,
+}  # fmt: skip
+
+v = json_rows(**NEW)
+# A scalar subquery, not EXISTS: PostgreSQL would rather hash all holders once than probe the index for each row.
+_busy = sa.select(other.c.seq).where(other.c.session_id == v.session_id, UNFINISHED).limit(1).scalar_subquery().is_not(None)
+
+CREATE_SESSIONS = (
+    ignore_conflicts(sessions)
+    .from_select(
+        ["id", "agent_id", "user_id", "first_message", "created_at", "updated_at"],
+        sa.select(v.session_id, v.agent_id, v.user_id, v.first_message, v.created_at, v.created_at).where(sa.true()),
+        include_defaults=False,
+    )
+    .on_conflict_do_nothing()
+    .returning(sessions.c.id)
+)
+DROP_SESSIONS = sa.delete(sessions).where(sessions.c.id == sa.bindparam("session"), sessions.c.runs == 0)
+ADOPT_SESSIONS = (
+    sa.update(sessions)
+    .where(sessions.c.id == sa.bindparam("session"), sessions.c.agent_id.is_(None))
+    .values(agent_id=sa.bindparam("agent"))
+)
+
+_new = (
+    sa.select(v.id.table, sa.and_(v.worker_id.is_not(None), ~_busy, v.available_at <= v.created_at).label("starts"))
+    .where(sa.or_(v.may_wait, ~_busy))
+    .order_by(v.session_id)
+    .cte("new")
+    .prefix_with("MATERIALIZED")
+    .c
+)
+_COPIED = (
+    "id", "agent_id", "session_id", "kind", "max_attempts", "available_at", "timeout_s", "background", "on_disconnect",
+    "idempotency_scope", "idempotency_key", "request_hash", "input", "metadata", "model", "model_provider",
+    "forked_from_run_id", "forked_from_message_index", "created_at",
+)  # fmt: skip
+ACCEPT = (
+    ignore_conflicts(runs)
+    .from_select(
+        [*_COPIED, "user_id", "status", "epoch", "next_index", "worker_id", "holds_session", "started_at", "deadline_at"],
+        sa.select(
+            *(_new[name] for name in _COPIED),
+            sa.func.coalesce(sessions.c.user_id, _new.user_id),
+            sa.case((_new.starts, RUNNING), else_=PENDING),
+            sa.case((_new.starts, 1), else_=0),
+            sa.case((_new.starts, _new.events), else_=0),
+            sa.case((_new.starts, _new.worker_id)),
+            _new.starts,
+            sa.case((_new.starts, _new.created_at)),
+            sa.case((_new.starts, _new.created_at + _new.timeout_s)),
+        )
+        .join_from(
+            _new.id.table,
+            sessions,
+            sa.and_(
+                sessions.c.id == _new.session_id,
+                sessions.c.agent_id == _new.agent_id,
+                sa.or_(sessions.c.user_id.is_(None), _new.user_id.is_(None), sessions.c.user_id == _new.user_id),
+            ),
+        )
+        .order_by(_new.session_id),
+        include_defaults=False,
+    )
+    .on_conflict_do_nothing()
+    .returning(runs.c.id, runs.c.status, runs.c.user_id)
+)
+
+v = json_rows(id=Text, idempotency_scope=Text, agent_id=Text, idempotency_key=Text)
+FIND_KEYS = sa.select(v.id, runs.c.id.label("run_id"), runs.c.session_id, runs.c.request_hash).join_from(
+    v.id.table,
+    runs,
+    sa.and_(
+        runs.c.idempotency_scope == v.idempotency_scope,
+        runs.c.agent_id == v.agent_id,
+        runs.c.idempotency_key == v.idempotency_key,
+        runs.c.idempotency_key.is_not(None),
+    ),
+)
+FIND_DELETED_KEYS = sa.select(v.id).join_from(
+    v.id.table,
+    deleted_keys,
+    sa.and_(
+        deleted_keys.c.idempotency_scope == v.idempotency_scope,
+        deleted_keys.c.agent_id == v.agent_id,
+        deleted_keys.c.idempotency_key == v.idempotency_key,
+    ),
+)
+
+v = json_rows(id=Text, session_id=Text)
+_in_flight = (
+    sa.select(other.c.id)
+    .where(other.c.session_id == v.session_id, UNFINISHED)
+    .order_by(other.c.holds_session.desc(), other.c.seq)
+    .limit(1)
+    .scalar_subquery()
+)
+DIAGNOSE = sa.select(v.id, sessions.c.agent_id, sessions.c.user_id, _in_flight.label("in_flight")).join_from(
+    v.id.table, sessions, sessions.c.id == v.session_id
+)
+
+v = json_rows(session_id=Text)
+FIND_SESSIONS = sa.select(*SESSION_COLUMNS).join_from(v.session_id.table, sessions, sessions.c.id == v.session_id)
+
+# Runs whose messages the next turn goes on from. The literals are those of the lifecycle's names.
+REMEMBERED = sa.and_(
+    runs.c.status.in_([sa.literal_column("'COMPLETED'"), sa.literal_column("'CANCELLED'")]),
+    runs.c.dropped_from_history.is_(sa.false()),
+    runs.c.replaced_by_run_id.is_(None),
+)
+_last = (
+    sa.select(runs.c.seq, runs.c.id, runs.c.forked_from_run_id)
+    .where(runs.c.session_id == v.session_id, REMEMBERED)
+    .order_by(runs.c.seq.desc())
+    .limit(sa.bindparam("runs", type_=Int))
+)
+_lateral = _last.lateral("last").c
+_history_columns = (run_messages.c.first_index, run_messages.c.payload)
+HISTORY_POSTGRESQL = (
+    sa.select(v.session_id, _lateral.seq, _lateral.id, _lateral.forked_from_run_id, *_history_columns)
+    .join_from(v.session_id.table, _lateral.seq.table, sa.true())
+    .join(run_messages, run_messages.c.run_id == _lateral.id)
+    .order_by(_lateral.seq, run_messages.c.first_index)
+)
+_last_seq = _last.with_only_columns(runs.c.seq).correlate(v.session_id.table)
+HISTORY_SQLITE = (
+    sa.select(v.session_id, other.c.seq, other.c.id, other.c.forked_from_run_id, *_history_columns)
+    .join_from(v.session_id.table, other, other.c.seq.in_(_last_seq))
+    .join(run_messages, run_messages.c.run_id == other.c.id)
+    .order_by(other.c.seq, run_messages.c.first_index)
+)
+
+STORE_MESSAGES = sa.insert(run_messages)
+STORE_ATTACHMENTS = sa.insert(attachments)
+MARK_REPLACED = (
+    sa.update(runs).where(runs.c.id == sa.bindparam("source")).values(replaced_by_run_id=sa.bindparam("sibling"))
+)
+
+
+def execute(conn: sa.Connection, statement: Any, items: Sequence[dict[str, Any]], **parameters: Any) -> Sequence[sa.Row[Any]]:
+    """Run a statement over json_rows; no items, no statement."""
+    return conn.execute(statement, {"rows": dumps(list(items)), **parameters}).all() if items else ()
+
+
+def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
+    """Accept the runs, at most one per session: answers by run id. Refusals are answers, never exceptions."""
+    items = [_item(a) for a in sorted(new, key=lambda a: a.run.session_id)]
+    keyed = [item for item in items if item["idempotency_key"] is not None]
+    gone = {row.id for row in execute(conn, FIND_DELETED_KEYS, keyed)}
+    items = [item for item in items if item["id"] not in gone]
+    created = {row.id for row in execute(conn, CREATE_SESSIONS, items)}
+    stored = {row.id: row for row in execute(conn, ACCEPT, items)}
+    answers = {a.run.id: _deleted(a) for a in new if a.run.id in gone}
+    if left := [item for item in items if item["id"] not in stored]:
+        refused, again = _refusals(conn, left)
+        stored |= {row.id: row for row in execute(conn, ACCEPT, again)}
+        answers |= refused
+        if unused := created - {item["session_id"] for item in items if item["id"] in stored}:
+            conn.execute(DROP_SESSIONS, [{"session": session} for session in sorted(unused)])
+    for a in new:
+        if row := stored.get(a.run.id):
+            verdict = Verdict.STARTED if row.status == "RUNNING" else Verdict.WAITS
+            answers[a.run.id] = Accepted(verdict, a.run.id, a.run.session_id, row.user_id)
+    accepted = [a for a in new if a.run.id in stored]
+    _store_what_comes_along(conn, accepted)
+    started = [a for a in accepted if answers[a.run.id].verdict is Verdict.STARTED and a.run.session_id not in created]
+    _bring_past(conn, started, answers)
+    return answers
+
+
+def _item(a: Accept) -> dict[str, Any]:
+    run = a.run
+    return {
+        "id": run.id,
+        "session_id": run.session_id,
+        "agent_id": run.agent_id,
+        "user_id": run.user_id,
+        "kind": run.kind,
+        "worker_id": run.worker_id,
+        "may_wait": a.may_wait,
+        "events": a.first.count if a.first else 0,
+        "idempotency_scope": a.idempotency_scope,
+        "idempotency_key": a.idempotency_key,
+        "request_hash": run.request_hash,
+        "max_attempts": run.max_attempts,
+        "available_at": run.available_at,
+        "timeout_s": run.timeout_s,
+        "background": run.background,
+        "on_disconnect": run.on_disconnect.value,
+        "metadata": dumps(run.metadata) if run.metadata else None,
+        "model": run.model,
+        "model_provider": run.model_provider,
+        "forked_from_run_id": run.forked_from_run_id,
+        "forked_from_message_index": run.forked_from_message_index,
+        "created_at": run.created_at,
+        "first_message": run.input.message[:MAX_SHOWN_NAME_CHARS],
+        "input": input_json(run.input),
+    }
+
+
+def _deleted(a: Accept) -> Accepted:
+    return Accepted(Verdict.DELETED, None, a.run.session_id)
+
+
+def _refusals(conn: sa.Connection, left: list[dict[str, Any]]) -> tuple[dict[str, Accepted], list[dict[str, Any]]]:
+    """Why these were not stored; and those worth storing once more: a session that had no agent yet was adopted, or a run
+    that may wait lost its session to another process while the statement ran (a new statement sees that)."""
+    used = {row.id: row for row in execute(conn, FIND_KEYS, [i for i in left if i["idempotency_key"] is not None])}
+    why = {row.id: row for row in execute(conn, DIAGNOSE, left)}
+    answers: dict[str, Accepted] = {}
+    again: list[dict[str, Any]] = []
+    for item in left:
+        run_id, session_id = item["id"], item["session_id"]
+        reason = why[run_id]
+        if key := used.get(run_id):
+            answers[run_id] = Accepted(Verdict.EXISTS, key.run_id, key.session_id, request_hash=key.request_hash)
+        elif None not in (reason.user_id, item["user_id"]) and reason.user_id != item["user_id"]:
+            answers[run_id] = Accepted(Verdict.OTHER_USER, None, session_id)
+        elif reason.agent_id not in (None, item["agent_id"]):
+            answers[run_id] = Accepted(Verdict.OTHER_AGENT, None, session_id)
+        else:
+            answers[run_id] = Accepted(Verdict.BUSY, reason.in_flight, session_id)
+            if reason.agent_id is None:
+                conn.execute(ADOPT_SESSIONS, {"session": session_id, "agent": item["agent_id"]})
+            if reason.agent_id is None or item["may_wait"]:
+                again.append(item)
+    return answers, again
+
+
+def _store_what_comes_along(conn: sa.Connection, accepted: list[Accept]) -> None:
+    if messages := [(a.run, a.messages) for a in accepted if a.messages]:
+        conn.execute(STORE_MESSAGES, [message_row(run.id, run.session_id, lines) for run, lines in messages])
+    files = [_attachment_row(a, file) for a in accepted for file in a.attachments]
+    if files:
+        conn.execute(STORE_ATTACHMENTS, files)
+    if replaced := [{"source": a.replaces_run_id, "sibling": a.run.id} for a in accepted if a.replaces_run_id]:
+        conn.execute(MARK_REPLACED, replaced)
+
+
+def message_row(run_id: str, session_id: str, lines: Any) -> dict[str, Any]:
+    last_index = lines.first_index + lines.count - 1
+    return {
+        "run_id": run_id, "session_id": session_id, "first_index": lines.first_index, "last_index": last_index,
+        "payload": lines.payload,
+    }  # fmt: skip
+
+
+def _attachment_row(a: Accept, file: Any) -> dict[str, Any]:
+    return {
+        "id": file.id, "run_id": a.run.id, "session_id": a.run.session_id, "name": file.name, "mime_type": file.mime_type,
+        "kind": file.kind.value, "metadata": dumps(file.metadata) if file.metadata else None, "content": file.content,
+        "created_at": a.run.created_at,
+    }  # fmt: skip
+
+
+def _bring_past(conn: sa.Connection, started: list[Accept], answers: dict[str, Accepted]) -> None:
+    """Fill in session and history of the runs that start in a session that was there before."""
+    by_session = {a.run.session_id: a for a in started}
+    for row in execute(conn, FIND_SESSIONS, [{"session_id": session_id} for session_id in by_session]):
+        answers[by_session[row.id].run.id].session = session_from_row(row)
+    wanted = {a.run.session_id: a.history_runs for a in started if a.history_runs}
+    for session_id, past in read_history(conn, wanted).items():
+        answers[by_session[session_id].run.id].history = past
+
+
+def read_history(conn: sa.Connection, wanted: dict[str, int]) -> dict[str, list[PastRun]]:
+    """The last runs of each session (how many, by session id) with their messages, oldest first."""
+    if not wanted:
+        return {}
+    statement = by_dialect(conn, sqlite=HISTORY_SQLITE, postgresql=HISTORY_POSTGRESQL)
+    found = execute(conn, statement, [{"session_id": s} for s in wanted], runs=max(wanted.values()))
+    past: dict[str, list[PastRun]] = {}
+    for (session_id, run_id, forked_from), group in itertools.groupby(found, lambda r: (r.session_id, r.id, r.forked_from_run_id)):
+        messages = [message for row in group for message in messages_from_payload(row.payload)]
+        past.setdefault(session_id, []).append(PastRun(run_id, forked_from, messages))
+    return {session_id: found[-wanted[session_id] :] for session_id, found in past.items()}

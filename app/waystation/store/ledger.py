@@ -1,0 +1,180 @@
+"""The ledger: the writes of all runs of a process, gathered and committed together.
+
+1. One task takes everything that is pending and writes it as one transaction. The next batch gathers meanwhile; nothing lingers.
+2. One accept per session and batch: the next of the same session sees this one's result.
+3. Waiters are answered and events handed on only after the commit.
+4. After an error of SQL the batch is done by halves, so that a poisoned value fails alone. What may well succeed the second time
+   (deadlock, lost connection) is repeated once first.
+5. While the store is out of reach, accepts are refused and steps are kept and tried again: an outage kills no run.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from waystation.clock import now
+from waystation.db.dialect import is_transient
+from waystation.db.engine import Database
+from waystation.errors import StoreUnavailableError
+from waystation.logs import get_logger
+from waystation.store.operations import Accept, Accepted, Operation, Step, Stepped
+from waystation.store.step import write
+
+log = get_logger(__name__)
+
+Outcome = Accepted | Stepped | Exception
+
+RETRY_FIRST_S = 0.05
+RETRY_MOST_S = 1.0
+
+
+class Source(Protocol):
+    """A run's log: gives what it has gathered when a batch is made, hears what became of it."""
+
+    def take(self) -> Step | None: ...
+    def stored(self, outcome: Stepped | Exception) -> None: ...
+
+
+class Ledger:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queue: list[tuple[Accept, asyncio.Future[Accepted]]] = []
+        self._sources: dict[Source, None] = {}
+        self._kept: list[tuple[Step, Source]] = []
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+        self._outage_since: float | None = None
+        self._batch_began: float | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="ledger")
+
+    async def close(self) -> None:
+        """Commit what is pending, once, and stop."""
+        self._closing = True
+        self._wake.set()
+        if self._task:
+            await self._task
+
+    @property
+    def lag_s(self) -> float:
+        """How long the batch in hand, or the outage, has lasted: 0.0 when idle."""
+        began = self._outage_since or self._batch_began
+        return now() - began if began else 0.0
+
+    @property
+    def is_down(self) -> bool:
+        return self._outage_since is not None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the ledger has stopped working, if it has."""
+        return self._task.exception() if self._task and self._task.done() and not self._task.cancelled() else None
+
+    def accept(self, accept: Accept) -> "asyncio.Future[Accepted]":
+        """Raises StoreUnavailableError through the future when the store is out of reach."""
+        answer: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        self._queue.append((accept, answer))
+        self._wake.set()
+        return answer
+
+    def gather(self, source: Source) -> None:
+        """Have the source asked for its step when the next batch is made."""
+        self._sources[source] = None
+        self._wake.set()
+
+    async def _run(self) -> None:
+        delay = RETRY_FIRST_S
+        while True:
+            if not (self._queue or self._sources or self._kept):
+                if self._closing:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+            await asyncio.sleep(0)  # whatever can run in this turn of the loop joins the batch
+            accepts, steps = self._take()
+            self._batch_began = now()
+            outcomes = await self._commit([*(operation for operation, _ in accepts), *(step for step, _ in steps)])
+            self._batch_began = None
+            self._settle(accepts, steps, outcomes)
+            if not self._kept:
+                delay = RETRY_FIRST_S
+            elif self._closing:
+                return
+            else:
+                self._wake.clear()
+                await _wait(self._wake, delay)
+                delay = min(delay * 2, RETRY_MOST_S)
+
+    def _take(self) -> tuple[list[tuple[Accept, "asyncio.Future[Accepted]"]], list[tuple[Step, Source]]]:
+        accepts, later = [], []
+        seen: set[str] = set()
+        for entry in self._queue:
+            session_id = entry[0].run.session_id
+            (later if session_id in seen else accepts).append(entry)
+            seen.add(session_id)
+        steps, self._kept = self._kept, []
+        behind = {source for _, source in steps}  # the kept step of a source comes before its next one
+        steps += [(step, source) for source in self._sources if source not in behind and (step := source.take())]
+        self._queue, self._sources = later, {source: None for source in self._sources if source in behind}
+        return accepts, steps
+
+    def _settle(
+        self,
+        accepts: list[tuple[Accept, "asyncio.Future[Accepted]"]],
+        steps: list[tuple[Step, Source]],
+        outcomes: list[Outcome],
+    ) -> None:
+        for (_, answer), outcome in zip(accepts, outcomes, strict=False):
+            _resolve(answer, outcome)
+        for (step, source), outcome in zip(steps, outcomes[len(accepts) :], strict=True):
+            if isinstance(outcome, StoreUnavailableError):
+                self._kept.append((step, source))
+            elif not isinstance(outcome, Accepted):
+                source.stored(outcome)
+        self._note_outage(any(isinstance(outcome, StoreUnavailableError) for outcome in outcomes), bool(outcomes))
+
+    def _note_outage(self, down: bool, tried: bool) -> None:
+        if down and self._outage_since is None:
+            self._outage_since = now()
+            log.error("store out of reach; running turns go on, their events are kept", steps=len(self._kept))
+        elif tried and not down and self._outage_since is not None:
+            log.info("store reached again", after_s=round(now() - self._outage_since, 1))
+            self._outage_since = None
+
+    async def _commit(self, batch: list[Operation], *, repeat: bool = True) -> list[Outcome]:
+        if not batch:
+            return []
+        try:
+            return list(await self._database.hot(write, batch))
+        except StoreUnavailableError as error:
+            if repeat:
+                return await self._commit(batch, repeat=False)
+            return [error] * len(batch)
+        except sa.exc.SQLAlchemyError as error:
+            if repeat and isinstance(error, sa.exc.DBAPIError) and is_transient(error):
+                return await self._commit(batch, repeat=False)
+            if len(batch) == 1:
+                log.error("operation refused by the database", error=type(error.__cause__ or error).__name__)
+                return [error]
+            half = len(batch) // 2
+            return [*await self._commit(batch[:half]), *await self._commit(batch[half:])]
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _resolve(answer: "asyncio.Future[Any]", outcome: Any) -> None:
+    if answer.done():
+        return
+    if isinstance(outcome, Exception):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)

@@ -1,0 +1,69 @@
+"""Rows to domain objects and back. JSON columns are read and written here and nowhere else."""
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+
+from waystation.db.tables import runs, sessions
+from waystation.domain.lifecycle import RunStatus
+from waystation.domain.message import Message
+from waystation.domain.metrics import Metrics
+from waystation.domain.run import OnDisconnect, Run, RunFailure, RunInput, RunOutput
+from waystation.domain.session import Session
+
+RUN_COLUMNS = [
+    column
+    for column in runs.c
+    if column.name not in ("idempotency_scope", "idempotency_key", "cancel_requested_at")
+]  # fmt: skip
+SESSION_COLUMNS = list(sessions.c)
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def loads(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def run_from_row(row: sa.Row[Any]) -> Run:
+    """A run from a row that has all RUN_COLUMNS."""
+    values = dict(row._mapping)
+    output, error, metrics = values["output"], values["error"], values["metrics"]
+    values |= {
+        "status": RunStatus(values["status"]),
+        "input": RunInput.model_validate_json(values["input"]),
+        "output": RunOutput.model_validate_json(output) if output else None,
+        "error": RunFailure.model_validate_json(error) if error else None,
+        "metrics": Metrics.model_validate_json(metrics) if metrics else Metrics(),
+        "metadata": loads(values["metadata"]) or {},
+        "on_disconnect": OnDisconnect(values["on_disconnect"]),
+    }
+    for flag in ("holds_session", "cancel_requested", "background", "dropped_from_history"):
+        values[flag] = bool(values[flag])
+    return Run(**values)
+
+
+def session_from_row(row: sa.Row[Any]) -> Session:
+    """A session from a row that has all SESSION_COLUMNS."""
+    values = dict(row._mapping)
+    values |= {
+        "state": loads(values["state"]) or {},
+        "metadata": loads(values["metadata"]) or {},
+        "summary": loads(values["summary"]),
+    }
+    return Session(**values)
+
+
+def messages_from_payload(payload: str) -> list[Message]:
+    return [Message.model_validate_json(line) for line in payload.split("\n")]
+
+
+def payload_from_messages(messages: list[Message]) -> str:
+    return "\n".join(message.encode() for message in messages)
+
+
+def input_json(value: RunInput) -> str:
+    return value.model_dump_json(exclude_defaults=True)

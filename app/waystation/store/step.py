@@ -1,0 +1,150 @@
+"""Steps of executions: events, messages and ends of a whole batch, each behind its fence.
+
+1. The fence reserves the step's indices in the run's row, under its epoch. It locks the row, so it queues behind a claim.
+2. What the fence does not return writes nothing in any table: another epoch owns the run. Id AND epoch are compared, since a
+   step of a stale owner and one of its successor may be in one batch.
+3. A step found exactly at `first + count` under its own epoch was stored by an earlier try whose answer was lost.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from waystation.db.dialect import ignore_conflicts, json_rows
+from waystation.db.tables import RUNNING, Bool, Float, Int, Text, approvals, run_events, runs, sessions
+from waystation.domain.metrics import COUNTS
+from waystation.domain.requirement import Requirement
+from waystation.store.accept import STORE_MESSAGES, accept, execute, message_row
+from waystation.store.operations import Accept, Answer, EventLines, Finish, Operation, Step, Stepped, Verdict
+from waystation.store.rows import dumps
+
+_FINISH: dict[str, Any] = {
+    "output": Text, "error": Text, "metrics": Text, "metadata": Text, "model": Text, "model_provider": Text, "attempt": Int,
+    "available_at": Float,
+}  # fmt: skip
+v = json_rows(id=Text, epoch=Int, first=Int, count=Int, status=Text, holds_session=Bool, at=Float, **_FINISH)
+FENCE = (
+    sa.update(runs)
+    .where(runs.c.id == v.id, runs.c.epoch == v.epoch, runs.c.next_index == v.first, runs.c.status == RUNNING)
+    .values(
+        next_index=runs.c.next_index + v["count"],
+        status=sa.func.coalesce(v.status, runs.c.status),
+        holds_session=sa.and_(runs.c.holds_session, sa.func.coalesce(v.holds_session, sa.true())),
+        worker_id=sa.case((v.status.is_(None), runs.c.worker_id)),
+        finished_at=sa.func.coalesce(v["at"], runs.c.finished_at),
+        **{name: sa.func.coalesce(v[name], runs.c[name]) for name in _FINISH},
+    )
+    .returning(runs.c.id, runs.c.epoch, runs.c.cancel_requested)
+)
+STORED = sa.select(runs.c.id, runs.c.epoch, runs.c.cancel_requested).join_from(v.id.table, runs, runs.c.id == v.id).where(
+    runs.c.epoch == v.epoch, runs.c.next_index == v.first + v["count"]
+)
+
+STORE_EVENTS = sa.insert(run_events)
+STORE_APPROVALS = ignore_conflicts(approvals).on_conflict_do_nothing()
+END_IN_SESSION = (
+    sa.update(sessions)
+    .where(sessions.c.id == sa.bindparam("session"))
+    .values(
+        runs=sessions.c.runs + sa.bindparam("run_count", type_=Int),
+        cost=sa.case(
+            (sa.bindparam("cost", type_=Float).is_(None), sessions.c.cost),
+            else_=sa.func.coalesce(sessions.c.cost, 0.0) + sa.bindparam("cost", type_=Float),
+        ),
+        first_message=sa.func.coalesce(sessions.c.first_message, sa.bindparam("first_message", type_=Text)),
+        state=sa.func.coalesce(sa.bindparam("state", type_=Text), sessions.c.state),
+        external_session_id=sa.func.coalesce(sa.bindparam("external", type_=Text), sessions.c.external_session_id),
+        last_run_id=sa.bindparam("last_run"),
+        updated_at=sa.bindparam("at", type_=Float),
+        **{name: sessions.c[name] + sa.bindparam(f"add_{name}", type_=Int) for name in COUNTS},
+    )
+)
+
+
+def write(conn: sa.Connection, batch: list[Operation]) -> list[Answer]:
+    """One batch in one transaction: an answer for each operation, in their order.
+
+    Accepts before fences: a fence locks entries of the holder index, on which another process's accept may wait.
+    """
+    new = [o for o in batch if isinstance(o, Accept)]
+    accepted = accept(conn, new) if new else {}
+    started = [a for a in new if accepted[a.run.id].verdict is Verdict.STARTED and a.first]
+    steps = sorted((o for o in batch if isinstance(o, Step)), key=lambda s: s.run_id)
+    passed, answered = _fence(conn, steps)
+    segments = [_segment(a.run.id, a.run.session_id, 0, a.first) for a in started if a.first]
+    segments += [_segment(s.run_id, s.session_id, s.first_index, s.events) for s in passed if s.events.count]
+    if segments:
+        conn.execute(STORE_EVENTS, segments)
+    if messages := [message_row(s.run_id, s.session_id, s.messages) for s in passed if s.messages]:
+        conn.execute(STORE_MESSAGES, messages)
+    if ended := sorted((s for s in passed if s.finish and s.finish.usage is not None), key=lambda s: s.session_id):
+        conn.execute(END_IN_SESSION, [_session_end(s, s.finish) for s in ended if s.finish])
+    if asked := [_approval(s, s.finish, r) for s in passed if s.finish for r in s.finish.approvals]:
+        conn.execute(STORE_APPROVALS, asked)
+    return [accepted[o.run.id] if isinstance(o, Accept) else answered[o.run_id, o.epoch] for o in batch]
+
+
+def _fence(conn: sa.Connection, steps: list[Step]) -> tuple[list[Step], dict[tuple[str, int], Stepped]]:
+    """The steps that may write, and an answer for each."""
+    items = [_fence_item(s) for s in steps]
+    rows = {(row.id, row.epoch): row for row in execute(conn, FENCE, items)}
+    passed = [s for s in steps if (s.run_id, s.epoch) in rows]
+    lost = [item for item in items if (item["id"], item["epoch"]) not in rows]
+    rows |= {(row.id, row.epoch): row for row in execute(conn, STORED, lost)}
+    answers = {(s.run_id, s.epoch): Stepped(False) for s in steps}
+    answers |= {key: Stepped(True, bool(row.cancel_requested)) for key, row in rows.items()}
+    return passed, answers
+
+
+def _fence_item(step: Step) -> dict[str, Any]:
+    item: dict[str, Any] = {"id": step.run_id, "epoch": step.epoch, "first": step.first_index, "count": step.events.count}
+    if finish := step.finish:
+        item |= {"status": finish.status, "holds_session": finish.holds_session}
+        item |= {name: getattr(finish, name) for name in _FINISH}
+        if finish.status in ("COMPLETED", "ERROR", "CANCELLED"):
+            item["at"] = finish.at
+    return item
+
+
+def _segment(run_id: str, session_id: str, first_index: int, events: EventLines) -> dict[str, Any]:
+    last_index = first_index + events.count - 1
+    return {
+        "run_id": run_id, "session_id": session_id, "first_index": first_index, "last_index": last_index,
+        "payload": events.lines.decode(),
+    }  # fmt: skip
+
+
+def _session_end(step: Step, finish: Finish) -> dict[str, Any]:
+    usage = finish.usage or {}
+    return {
+        "session": step.session_id,
+        "run_count": int(finish.status in ("COMPLETED", "ERROR", "CANCELLED")),
+        "cost": usage.get("cost"),
+        "first_message": finish.first_message,
+        "state": finish.session_state,
+        "external": finish.external_session_id,
+        "last_run": step.run_id,
+        "at": finish.at,
+        **{f"add_{name}": int(usage.get(name, 0)) for name in COUNTS},
+    }
+
+
+def _approval(step: Step, finish: Finish, requirement: Requirement) -> dict[str, Any]:
+    tool = requirement.tool_execution
+    return {
+        "id": requirement.id,
+        "run_id": step.run_id,
+        "session_id": step.session_id,
+        "agent_id": step.agent_id,
+        "agent_name": finish.agent_name,
+        "user_id": step.user_id,
+        "status": "pending",
+        "approval_type": tool.approval_type,
+        "pause_type": requirement.kind.value,
+        "tool_call_id": tool.tool_call_id,
+        "tool_name": tool.tool_name,
+        "tool_args": dumps(tool.tool_args),
+        "requirement": requirement.model_dump_json(),
+        "created_at": requirement.created_at,
+        "updated_at": requirement.created_at,
+    }
