@@ -1,1 +1,55 @@
-"""Waystation."""
+"""Waystation: a server for AI agents whose runs are durable records.
+
+Names are imported when they are first used, so that `import waystation` stays cheap.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waystation.agents.base import BaseAgent, Capability, ExternalAgent
+    from waystation.agents.claude.agent import ClaudeAgent
+    from waystation.agents.native.agent import Agent
+    from waystation.agents.native.tools import tool
+    from waystation.agents.turn import Emitter, Turn, TurnResult
+    from waystation.config import Settings
+    from waystation.errors import AgentError
+    from waystation.main import Waystation
+
+_PLACES = {
+    "Agent": "waystation.agents.native.agent",
+    "AgentError": "waystation.errors",
+    "BaseAgent": "waystation.agents.base",
+    "Capability": "waystation.agents.base",
+    "ClaudeAgent": "waystation.agents.claude.agent",
+    "Emitter": "waystation.agents.turn",
+    "ExternalAgent": "waystation.agents.base",
+    "Settings": "waystation.config",
+    "Turn": "waystation.agents.turn",
+    "TurnResult": "waystation.agents.turn",
+    "Waystation": "waystation.main",
+    "tool": "waystation.agents.native.tools",
+}
+
+__all__ = [
+    "Agent",
+    "AgentError",
+    "BaseAgent",
+    "Capability",
+    "ClaudeAgent",
+    "Emitter",
+    "ExternalAgent",
+    "Settings",
+    "Turn",
+    "TurnResult",
+    "Waystation",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'waystation' has no attribute {name!r}")
+    value = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value

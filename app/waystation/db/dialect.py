@@ -71,5 +71,3 @@ def lock_schema(conn: sa.Connection) -> None:
     """Lets one process at a time change the tables, until its transaction ends. SQLite's write transaction does so by itself."""
     if conn.dialect.name == "postgresql":
         conn.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-
-

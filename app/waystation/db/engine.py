@@ -54,7 +54,9 @@ def open_database(url: str, *, synchronous: str = "NORMAL") -> Database:
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as exc:
-        raise ConfigError("WAYSTATION_DATABASE_URL is not a database URL: expected sqlite:///file or postgresql://user@host/name") from exc
+        raise ConfigError(
+            "WAYSTATION_DATABASE_URL is not a database URL: expected sqlite:///file or postgresql://user@host/name"
+        ) from exc
     match parsed.get_backend_name():
         case "sqlite":
             return SqliteDatabase(parsed.database or "", synchronous)
@@ -76,7 +78,9 @@ class SqliteDatabase:
         self._local = threading.local()
         self._engines: list[sa.Engine] = []
         self._stop = threading.Event()
-        self._checkpoints = threading.Thread(target=self._checkpoint, name="waystation-checkpoint", daemon=True) if self._path else None
+        self._checkpoints = (
+            threading.Thread(target=self._checkpoint, name="waystation-checkpoint", daemon=True) if self._path else None
+        )
         if self._checkpoints:
             self._checkpoints.start()
 
@@ -91,7 +95,7 @@ class SqliteDatabase:
 
     def sync_write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._path:
-            return self._writer.submit(self._run, "BEGIN IMMEDIATE", f, *args, **kwargs).result()
+            return self._writer.submit(lambda: self._run("BEGIN IMMEDIATE", f, *args, **kwargs)).result()
         return self._run("BEGIN IMMEDIATE", f, *args, **kwargs)
 
     async def close(self) -> None:

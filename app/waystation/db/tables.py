@@ -7,11 +7,15 @@ only if the statement has it word for word, as literals (see `HOLDS`, `UNFINISHE
 
 import sqlalchemy as sa
 
-Text, Int, Bool, Float = sa.Text(), sa.BigInteger(), sa.Boolean(), sa.Double()
+Text, Int, Bool = sa.Text(), sa.BigInteger(), sa.Boolean()
+Float: sa.types.TypeEngine[float] = sa.Double()
 
-PENDING, RUNNING, PAUSED, COMPLETED, CANCELLED, ERROR = (
-    sa.literal_column(f"'{status}'") for status in ("PENDING", "RUNNING", "PAUSED", "COMPLETED", "CANCELLED", "ERROR")
-)
+PENDING: sa.ColumnElement[str] = sa.literal_column("'PENDING'")
+RUNNING: sa.ColumnElement[str] = sa.literal_column("'RUNNING'")
+PAUSED: sa.ColumnElement[str] = sa.literal_column("'PAUSED'")
+COMPLETED: sa.ColumnElement[str] = sa.literal_column("'COMPLETED'")
+CANCELLED: sa.ColumnElement[str] = sa.literal_column("'CANCELLED'")
+ERROR: sa.ColumnElement[str] = sa.literal_column("'ERROR'")
 
 metadata = sa.MetaData()
 

@@ -39,15 +39,9 @@ class RunInput(BaseModel):
     videos: list[dict[str, Any]] = Field(default_factory=list)
     files: list[dict[str, Any]] = Field(default_factory=list)
     session_state: dict[str, Any] | None = None
-    dependencies: dict[str, Any] | None = None
-    knowledge_filters: Any = None
     output_schema: dict[str, Any] | None = None
     use_json_schema: bool = False
     add_history_to_context: bool | None = None
-    add_dependencies_to_context: bool | None = None
-    add_session_state_to_context: bool | None = None
-    debug_mode: bool | None = None
-    additional_instructions: str | None = None
 
     def wire(self) -> dict[str, Any]:
         media = {"images": self.images, "audios": self.audio, "videos": self.videos, "files": self.files}

@@ -172,9 +172,7 @@ HISTORY_SQLITE = (
 
 STORE_MESSAGES = sa.insert(run_messages)
 STORE_ATTACHMENTS = sa.insert(attachments)
-MARK_REPLACED = (
-    sa.update(runs).where(runs.c.id == sa.bindparam("source")).values(replaced_by_run_id=sa.bindparam("sibling"))
-)
+MARK_REPLACED = sa.update(runs).where(runs.c.id == sa.bindparam("source")).values(replaced_by_run_id=sa.bindparam("sibling"))
 
 
 def execute(conn: sa.Connection, statement: Any, items: Sequence[dict[str, Any]], **parameters: Any) -> Sequence[sa.Row[Any]]:

@@ -35,7 +35,7 @@ class Approval:
     run_status: str | None
 
 
-_SELECT = sa.select(*approvals.c, runs.c.status.label("run_status")).join_from(
+_SELECT: sa.Select[Any] = sa.select(*approvals.c, runs.c.status.label("run_status")).join_from(
     approvals, runs, runs.c.id == approvals.c.run_id, isouter=True
 )
 

@@ -33,7 +33,7 @@ class Source(Protocol):
     """A run's log: gives what it has gathered when a batch is made, hears what became of it."""
 
     def take(self) -> Step | None: ...
-    def stored(self, outcome: Stepped | Exception) -> None: ...
+    def settle(self, outcome: Stepped | Exception) -> None: ...
 
 
 class Ledger:
@@ -109,7 +109,8 @@ class Ledger:
                 delay = min(delay * 2, RETRY_MOST_S)
 
     def _take(self) -> tuple[list[tuple[Accept, "asyncio.Future[Accepted]"]], list[tuple[Step, Source]]]:
-        accepts, later = [], []
+        accepts: list[tuple[Accept, asyncio.Future[Accepted]]] = []
+        later: list[tuple[Accept, asyncio.Future[Accepted]]] = []
         seen: set[str] = set()
         for entry in self._queue:
             session_id = entry[0].run.session_id
@@ -133,7 +134,7 @@ class Ledger:
             if isinstance(outcome, StoreUnavailableError):
                 self._kept.append((step, source))
             elif not isinstance(outcome, Accepted):
-                source.stored(outcome)
+                source.settle(outcome)
         self._note_outage(any(isinstance(outcome, StoreUnavailableError) for outcome in outcomes), bool(outcomes))
 
     def _note_outage(self, down: bool, tried: bool) -> None:

@@ -121,10 +121,12 @@ class Step:
 
 @dataclass(slots=True, frozen=True)
 class Stepped:
-    """`owned`: whether the step was stored; if not, another epoch owns the run. `cancel_requested`: as the store has it."""
+    """`owned`: whether the step was stored; if not, another epoch owns the run. `cancel_requested`: as the store has it.
+    `has_waiting_turn`: whether a run of the session waits for its turn."""
 
     owned: bool
     cancel_requested: bool = False
+    has_waiting_turn: bool = False
 
 
 Operation = Accept | Step

@@ -34,7 +34,10 @@ def create(conn: sa.Connection, session: Session) -> bool:
         "created_at": session.created_at,
         "updated_at": session.updated_at,
     }
-    return conn.execute(ignore_conflicts(sessions).values(**values).on_conflict_do_nothing().returning(sessions.c.id)).first() is not None
+    return (
+        conn.execute(ignore_conflicts(sessions).values(**values).on_conflict_do_nothing().returning(sessions.c.id)).first()
+        is not None
+    )
 
 
 def patch(conn: sa.Connection, session_id: str, change: SessionPatch, at: float) -> bool:
@@ -70,9 +73,7 @@ def list_sessions(conn: sa.Connection, wanted: SessionFilter, request: PageReque
 
 def unfinished_runs(conn: sa.Connection, session_id: str) -> list[Run]:
     """Runs of the session that go on, wait or are paused."""
-    statement = sa.select(*RUN_COLUMNS).where(
-        runs.c.session_id == session_id, runs.c.status.in_(["PENDING", "RUNNING", "PAUSED"])
-    )
+    statement = sa.select(*RUN_COLUMNS).where(runs.c.session_id == session_id, runs.c.status.in_(["PENDING", "RUNNING", "PAUSED"]))
     return [run_from_row(row) for row in conn.execute(statement)]
 
 
@@ -107,10 +108,12 @@ def copy_runs(conn: sa.Connection, source_id: str, target_id: str, new_ids: dict
     """Copy the finished runs of a session, with their messages, into another one. `new_ids` maps each run to its copy. The
     copies have no events of their own: their log is that of the original, which goes on existing."""
     for run_id, new_id in new_ids.items():
-        source = sa.select(
-            sa.literal(new_id), sa.literal(target_id), sa.literal(""), *(runs.c[name] for name in COPIED)
-        ).where(runs.c.id == run_id)
-        conn.execute(sa.insert(runs).from_select(["id", "session_id", "idempotency_scope", *COPIED], source, include_defaults=False))
+        source = sa.select(sa.literal(new_id), sa.literal(target_id), sa.literal(""), *(runs.c[name] for name in COPIED)).where(
+            runs.c.id == run_id
+        )
+        conn.execute(
+            sa.insert(runs).from_select(["id", "session_id", "idempotency_scope", *COPIED], source, include_defaults=False)
+        )
         messages = sa.select(
             sa.literal(new_id), sa.literal(target_id), run_messages.c.first_index, run_messages.c.last_index, run_messages.c.payload
         ).where(run_messages.c.run_id == run_id)

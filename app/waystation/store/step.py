@@ -11,10 +11,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from waystation.db.dialect import ignore_conflicts, json_rows
-from waystation.db.tables import RUNNING, Bool, Float, Int, Text, approvals, run_events, runs, sessions
+from waystation.db.tables import PENDING, RUNNING, Bool, Float, Int, Text, approvals, run_events, runs, sessions
 from waystation.domain.metrics import COUNTS
 from waystation.domain.requirement import Requirement
-from waystation.store.accept import STORE_MESSAGES, accept, execute, message_row
+from waystation.store.accept import STORE_MESSAGES, UNFINISHED, accept, execute, message_row, other
 from waystation.store.operations import Accept, Answer, EventLines, Finish, Operation, Step, Stepped, Verdict
 from waystation.store.rows import dumps
 
@@ -23,6 +23,13 @@ _FINISH: dict[str, Any] = {
     "available_at": Float,
 }  # fmt: skip
 v = json_rows(id=Text, epoch=Int, first=Int, count=Int, status=Text, holds_session=Bool, at=Float, **_FINISH)
+_waiting_turn = (
+    sa.select(other.c.seq)
+    .where(other.c.session_id == runs.c.session_id, UNFINISHED, other.c.status == PENDING)
+    .limit(1)
+    .correlate(runs)
+    .scalar_subquery()
+)
 FENCE = (
     sa.update(runs)
     .where(runs.c.id == v.id, runs.c.epoch == v.epoch, runs.c.next_index == v.first, runs.c.status == RUNNING)
@@ -34,10 +41,12 @@ FENCE = (
         finished_at=sa.func.coalesce(v["at"], runs.c.finished_at),
         **{name: sa.func.coalesce(v[name], runs.c[name]) for name in _FINISH},
     )
-    .returning(runs.c.id, runs.c.epoch, runs.c.cancel_requested)
+    .returning(runs.c.id, runs.c.epoch, runs.c.cancel_requested, _waiting_turn.is_not(None).label("waiting"))
 )
-STORED = sa.select(runs.c.id, runs.c.epoch, runs.c.cancel_requested).join_from(v.id.table, runs, runs.c.id == v.id).where(
-    runs.c.epoch == v.epoch, runs.c.next_index == v.first + v["count"]
+STORED = (
+    sa.select(runs.c.id, runs.c.epoch, runs.c.cancel_requested, _waiting_turn.is_not(None).label("waiting"))
+    .join_from(v.id.table, runs, runs.c.id == v.id)
+    .where(runs.c.epoch == v.epoch, runs.c.next_index == v.first + v["count"])
 )
 
 STORE_EVENTS = sa.insert(run_events)
@@ -92,7 +101,7 @@ def _fence(conn: sa.Connection, steps: list[Step]) -> tuple[list[Step], dict[tup
     lost = [item for item in items if (item["id"], item["epoch"]) not in rows]
     rows |= {(row.id, row.epoch): row for row in execute(conn, STORED, lost)}
     answers = {(s.run_id, s.epoch): Stepped(False) for s in steps}
-    answers |= {key: Stepped(True, bool(row.cancel_requested)) for key, row in rows.items()}
+    answers |= {key: Stepped(True, bool(row.cancel_requested), bool(row.waiting)) for key, row in rows.items()}
     return passed, answers
 
 

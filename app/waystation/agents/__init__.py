@@ -1,0 +1,1 @@
+"""Executors of turns: native agents, Claude Code, Codex, and the public base for own adapters."""

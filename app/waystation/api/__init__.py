@@ -1,0 +1,1 @@
+"""HTTP: parses, asks one service, answers."""

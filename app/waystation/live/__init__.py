@@ -1,0 +1,1 @@
+"""How committed events reach viewers."""

@@ -1,0 +1,142 @@
+"""The hub: fans committed events out to the viewers of this process.
+
+1. A viewer registers, then reads the store, then waits. So no event can fall between reading and waiting.
+2. Viewers hold a cursor, not a queue. A channel keeps a bounded window of recent segments; who falls behind it reads the store.
+   A stalled reader therefore costs nothing.
+3. A run that this process executes publishes into its channel after each commit. Channels of other runs are fed by the `Tail`,
+   which asks the store for all of them at once.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from waystation.domain.event import Segment
+from waystation.domain.run import RunDetail
+
+WINDOW_BYTES = 1024 * 1024
+
+
+class Channel:
+    """The recent segments of one run, and who waits for the next. Only used in the event loop."""
+
+    __slots__ = (
+        "_bytes", "_enders", "_segments", "_waiters", "detail", "end", "has_ended", "is_gone", "is_local",
+        "run_id", "users",
+    )  # fmt: skip
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.users = 0
+        self.is_local = False
+        """Whether this process executes the run and so publishes all that is committed."""
+        self.end = -1
+        """The highest index that is known to be committed."""
+        self.detail: RunDetail | None = None
+        """How the leg ended, once it has, if this process executed it."""
+        self._segments: deque[Segment] = deque()
+        self._bytes = 0
+        self.has_ended = False
+        """Whether the last event seen ends a leg."""
+        self.is_gone = False
+        """Whether the run was deleted."""
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._enders: set[asyncio.Future[None]] = set()
+
+    def publish(self, segment: Segment) -> None:
+        """Committed events, in order. Events that the channel has seen already are ignored."""
+        if segment.last_index <= self.end:
+            return
+        if self._segments and segment.first_index != self.end + 1:
+            self._segments.clear()
+            self._bytes = 0
+        self._segments.append(segment)
+        self._bytes += len(segment.lines)
+        while self._bytes > WINDOW_BYTES and len(self._segments) > 1:
+            self._bytes -= len(self._segments.popleft().lines)
+        self.end = segment.last_index
+        self.has_ended = segment.ends_leg
+        _wake(self._waiters)
+        if segment.ends_leg:
+            _wake(self._enders)
+
+    def since(self, index: int) -> list[Segment] | None:
+        """The committed segments behind an index: empty if there are none yet; None if the window does not reach back so far, or
+        nothing is known of the run yet, so that the store must be asked."""
+        if self.end <= index:
+            return [] if self.is_local or self.end >= 0 else None
+        if not self._segments or self._segments[0].first_index > index + 1:
+            return None
+        return [segment.after(index) for segment in self._segments if segment.last_index > index]
+
+    def forget(self) -> None:
+        """Drop what is known, so that everybody asks the store."""
+        self._segments.clear()
+        self._bytes = 0
+        self.end = -1
+        self.wake()
+
+    def wake(self) -> None:
+        """Have everybody look again."""
+        _wake(self._waiters)
+        _wake(self._enders)
+
+    async def changed(self) -> None:
+        """Until something is published."""
+        await _wait_in(self._waiters)
+
+    async def ended(self) -> None:
+        """Until the end of a leg is published."""
+        await _wait_in(self._enders)
+
+
+def _wake(waiters: "set[asyncio.Future[None]]") -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()
+
+
+async def _wait_in(waiters: "set[asyncio.Future[None]]") -> None:
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiters.add(waiter)
+    try:
+        await waiter
+    finally:
+        waiters.discard(waiter)
+
+
+class Hub:
+    def __init__(self) -> None:
+        self._channels: dict[str, Channel] = {}
+
+    def attach(self, run_id: str) -> Channel:
+        """Register an interest in a run. Every attach needs its detach."""
+        channel = self._channels.get(run_id)
+        if channel is None:
+            channel = self._channels[run_id] = Channel(run_id)
+        channel.users += 1
+        return channel
+
+    def detach(self, channel: Channel) -> None:
+        channel.users -= 1
+        if channel.users == 0 and self._channels.get(channel.run_id) is channel:
+            del self._channels[channel.run_id]
+
+    def publish(self, run_id: str, segment: Segment) -> None:
+        channel = self._channels.get(run_id)
+        if channel is not None:
+            channel.publish(segment)
+
+    def look_again(self, run_id: str) -> None:
+        """Something of the run was committed outside its execution: its viewers must ask the store."""
+        channel = self._channels.get(run_id)
+        if channel is not None:
+            channel.forget()
+
+    def remote(self) -> list[Channel]:
+        """Channels of runs that this process does not execute."""
+        return [channel for channel in self._channels.values() if not channel.is_local]
+
+    def stats(self) -> dict[str, Any]:
+        return {"channels": len(self._channels), "users": sum(channel.users for channel in self._channels.values())}

@@ -1,0 +1,1 @@
+"""The lifecycle: accept, execute, finish; and watching what was committed."""

@@ -1,0 +1,252 @@
+"""Runs, as clients ask for them: submit, read, list, cancel.
+
+What can be refused is refused here, before anything is stored or streamed. A run that starts at once takes a slot of this process and
+is stored as RUNNING in the commit that accepts it; any other is stored as PENDING, for whoever claims it first.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from waystation.agents.base import BaseAgent, Capability
+from waystation.agents.registry import AgentRegistry
+from waystation.agents.turn import StopReason
+from waystation.clock import new_id, now
+from waystation.db.engine import Database
+from waystation.domain.access import Principal
+from waystation.domain.lifecycle import RunStatus
+from waystation.domain.media import MediaKind
+from waystation.domain.page import Page, PageRequest
+from waystation.domain.run import OnBusy, Run, RunDetail
+from waystation.errors import (
+    IdempotencyConflictError,
+    NotSupportedError,
+    RunDeletedError,
+    RunNotFoundError,
+    SessionBusyError,
+    SessionNotFoundError,
+    SessionOfOtherAgentError,
+    UnavailableError,
+    UnsupportedMediaError,
+)
+from waystation.logs import get_logger
+from waystation.runs.executor import Execution, Executor
+from waystation.runs.idle import IdleEnds
+from waystation.runs.preparation import history_runs_of
+from waystation.runs.request import RunRequest, Ticket
+from waystation.runs.slots import Slots
+from waystation.runs.watch import Watch, read_detail
+from waystation.store import events
+from waystation.store import runs as run_store
+from waystation.store.ledger import Ledger
+from waystation.store.operations import Accept, Accepted, Verdict
+
+log = get_logger(__name__)
+
+
+class RunService:
+    """`worker_id` gives the id under which this process may start runs, None while it may not; `wake` has the claim loop look."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        ledger: Ledger,
+        registry: AgentRegistry,
+        executor: Executor,
+        watch: Watch,
+        idle: IdleEnds,
+        slots: Slots,
+        worker_id: Callable[[], str | None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._registry = registry
+        self._executor = executor
+        self._watch = watch
+        self._idle = idle
+        self._slots = slots
+        self._worker_id = worker_id
+        self._wake = wake
+
+    # ---- submit ----------------------------------------------------------------------------------------------------------
+    async def submit(self, request: RunRequest, principal: Principal) -> Ticket:
+        """Accept a run. Raises the refusals of the contract, each before anything is stored."""
+        agent = self._registry.get(request.agent_id)
+        _check(agent, request)
+        at = now()
+        run = Run(
+            id=new_id(),
+            agent_id=agent.id,
+            session_id=request.session_id or new_id(),
+            user_id=principal.user_for(request.user_id),
+            status=RunStatus.PENDING,
+            input=request.input,
+            created_at=at,
+            max_attempts=request.max_attempts or agent.retry.attempts,
+            available_at=max(request.available_at or at, at),
+            timeout_s=request.timeout_s,
+            background=request.background,
+            on_disconnect=request.on_disconnect,
+            request_hash=request.request_hash,
+            metadata=request.metadata,
+            model=agent.model,
+            model_provider=agent.model_provider,
+        )
+        accept = Accept(
+            run=run,
+            may_wait=request.busy_rule is OnBusy.ENQUEUE,
+            idempotency_scope=run.user_id or "",
+            idempotency_key=request.idempotency_key,
+            attachments=request.attachments,
+        )
+        return await self.accept(accept, agent, starts_now=not request.background and run.available_at <= at)
+
+    async def accept(self, accept: Accept, agent: BaseAgent, *, starts_now: bool) -> Ticket:
+        """Commit an acceptance and, if it may start now and its session is free, execute it in this process."""
+        if self._slots.closed:
+            raise UnavailableError
+        worker_id = self._worker_id() if starts_now else None
+        execution: Execution | None = None
+        if worker_id is not None and self._slots.take():
+            accept.run = replace(accept.run, worker_id=worker_id)
+            execution, accept.first = self._executor.begin(accept.run, agent)
+            accept.history_runs = history_runs_of(accept.run, agent)
+        started = False
+        try:
+            answer = await self._ledger.accept(accept)
+            if execution is not None and answer.verdict is Verdict.STARTED:
+                self._executor.start(execution, answer)
+                started = True
+        finally:
+            if execution is not None and not started:
+                self._executor.abandon(execution)
+                self._slots.give_back()
+        return self._ticket(accept, answer)
+
+    def _ticket(self, accept: Accept, answer: Accepted) -> Ticket:
+        run = accept.run
+        match answer.verdict:
+            case Verdict.STARTED | Verdict.WAITS:
+                if answer.verdict is Verdict.WAITS:
+                    self._wake()
+                return Ticket(run_id=run.id, session_id=run.session_id, agent_id=run.agent_id)
+            case Verdict.EXISTS:
+                if answer.request_hash != run.request_hash:
+                    raise IdempotencyConflictError(answer.run_id or "")
+                return Ticket(run_id=answer.run_id or "", session_id=answer.session_id, agent_id=run.agent_id, found=True)
+            case Verdict.DELETED:
+                raise RunDeletedError
+            case Verdict.OTHER_USER:
+                raise SessionNotFoundError(run.session_id)
+            case Verdict.OTHER_AGENT:
+                raise SessionOfOtherAgentError(run.session_id, run.agent_id)
+            case Verdict.BUSY:
+                raise SessionBusyError(run_id=answer.run_id, session_id=run.session_id)
+
+    # ---- read ------------------------------------------------------------------------------------------------------------
+    async def get(self, agent_id: str, run_id: str, principal: Principal, *, session_id: str | None = None) -> RunDetail:
+        """A run of this agent with its messages, at any time of its life."""
+        self._registry.get(agent_id)
+        detail = await self._database.read(read_detail, run_id)
+        _check_visible(detail.run, agent_id, session_id, principal)
+        return detail
+
+    async def find_ticket(self, agent_id: str, run_id: str, principal: Principal) -> Ticket:
+        """A run to watch. Raises AgentNotFoundError, RunNotFoundError."""
+        self._registry.get(agent_id)
+        run = await self._database.read(run_store.find, run_id)
+        if run is None:
+            raise RunNotFoundError(run_id)
+        _check_visible(run, agent_id, None, principal)
+        return Ticket(run_id=run.id, session_id=run.session_id, agent_id=run.agent_id)
+
+    async def list_of_agent(
+        self,
+        agent_id: str,
+        principal: Principal,
+        request: PageRequest,
+        *,
+        session_id: str | None,
+        user_id: str | None,
+        status: RunStatus | None,
+        descending: bool,
+    ) -> Page[RunDetail]:
+        """One page of the runs of an agent. SessionNotFoundError for a session that is another user's."""
+        self._registry.get(agent_id)
+        return await self._database.read(
+            list_details, request=request, agent_id=agent_id, session_id=session_id, user_id=principal.user_for(user_id),
+            status=status, descending=descending,
+        )  # fmt: skip
+
+    # ---- cancel ----------------------------------------------------------------------------------------------------------
+    async def cancel(self, agent_id: str, run_id: str, principal: Principal, wait_s: float) -> tuple[Run, bool]:
+        """Stop a run wherever it is; the run as it is now, and whether it is still stopping. Idempotent."""
+        self._registry.get(agent_id)
+        while True:
+            run = await self._database.read(run_store.find, run_id)
+            if run is None:
+                raise RunNotFoundError(run_id)
+            _check_visible(run, agent_id, None, principal)
+            if run.is_final:
+                return run, False
+            if run.status is not RunStatus.RUNNING:
+                if await self._idle.cancel(run):
+                    self._idle.ended(run)
+                continue
+            if await self._database.write(run_store.request_cancel, run_id, now()):
+                break
+        self._executor.stop(run_id, StopReason.CANCELLED)
+        return await self._until_stopped(run, wait_s)
+
+    async def _until_stopped(self, run: Run, wait_s: float) -> tuple[Run, bool]:
+        if wait_s > 0:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._watch.settled(run.id)
+            except TimeoutError:
+                pass
+        now_is = await self._database.read(run_store.find, run.id)
+        if now_is is None:
+            raise RunNotFoundError(run.id)
+        return now_is, not now_is.is_final
+
+    async def end_unanswered(self, run: Run) -> None:
+        """End a run over the head of an owner that does not answer its cancel request. `run` is as it was read."""
+        if await self._idle.cancel(run):
+            self._executor.stop(run.id, StopReason.LOST)
+            self._idle.ended(run)
+
+
+_KINDS = (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO, MediaKind.FILE)
+
+
+def list_details(conn: sa.Connection, /, **filters: Any) -> Page[RunDetail]:
+    """A page of runs with their messages. Takes what `store.runs.list_runs` takes."""
+    page = run_store.list_runs(conn, **filters)
+    messages = events.messages_of(conn, [run.id for run in page.items])
+    items = [RunDetail(run=run, messages=messages.get(run.id, [])) for run in page.items]
+    return Page(items=items, total=page.total, request=page.request)
+
+
+def _check(agent: BaseAgent, request: RunRequest) -> None:
+    """Refuse what the agent can't do, before anything is stored."""
+    given = {a.kind for a in request.attachments}
+    sent = request.input
+    given |= {kind for kind, items in zip(_KINDS, (sent.images, sent.audio, sent.videos, sent.files), strict=True) if items}
+    if unsupported := sorted(given - agent.media):
+        raise UnsupportedMediaError(f"Agent {agent.id!r} takes no {', '.join(kind.value for kind in unsupported)}.")
+    if request.input.output_schema is not None and Capability.OUTPUT_SCHEMA not in agent.capabilities:
+        raise NotSupportedError(f"Agent {agent.id!r} has no capability OUTPUT_SCHEMA.")
+    if request.busy_rule in (OnBusy.INTERRUPT, OnBusy.ROLLBACK):
+        raise NotSupportedError(f"on_busy={request.busy_rule.value} is not supported yet; use reject or enqueue.")
+
+
+def _check_visible(run: Run, agent_id: str, session_id: str | None, principal: Principal) -> None:
+    foreign = principal.subject is not None and run.user_id not in (None, principal.subject)
+    if run.agent_id != agent_id or foreign or (session_id is not None and run.session_id != session_id):
+        raise RunNotFoundError(run.id)

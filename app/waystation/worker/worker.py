@@ -1,0 +1,94 @@
+"""The claim loop: takes due runs while there are free slots.
+
+Wake-ups only shorten its wait; under them stands a poll. A claim follows every enqueue, and every end of a run that may have made
+room for a waiting one, after the commit: so no run waits longer than the poll when a wake-up is lost.
+"""
+
+import asyncio
+
+import sqlalchemy as sa
+
+from waystation.agents.registry import AgentRegistry
+from waystation.clock import now
+from waystation.db.engine import Database
+from waystation.domain.run import Run
+from waystation.errors import StoreUnavailableError
+from waystation.logs import get_logger
+from waystation.runs.executor import Executor
+from waystation.runs.slots import Slots
+from waystation.store import runs as run_store
+from waystation.worker.lease import Lease
+
+log = get_logger(__name__)
+
+MOST_AT_ONCE = 8
+MOST_REPEATS = 5
+
+
+class Worker:
+    def __init__(
+        self, *, database: Database, executor: Executor, registry: AgentRegistry, slots: Slots, lease: Lease, poll_s: float
+    ) -> None:
+        self._database = database
+        self._executor = executor
+        self._registry = registry
+        self._slots = slots
+        self._lease = lease
+        self._poll_s = poll_s
+        self._wake = asyncio.Event()
+        self._left_some = False
+
+    def wake(self) -> None:
+        """Something may be due."""
+        self._wake.set()
+
+    def run_ended(self, run: Run, has_waiting_turn: bool) -> None:
+        """A slot is free again, and maybe a session."""
+        self._slots.give_back()
+        if has_waiting_turn or self._left_some or run.available_at > now():
+            self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            wait_s = self._poll_s
+            try:
+                if self._lease.is_held and self._registry.ids and await self._claim():
+                    continue
+                due_at = await self._database.read(run_store.next_due_at, now())
+                if due_at is not None:
+                    wait_s = min(wait_s, max(due_at - now(), 0.001))
+            except StoreUnavailableError:
+                pass  # the ledger tells of it; the next turn asks again
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _claim(self) -> bool:
+        """Claim as much as fits. Whether to ask again at once: there may be more."""
+        count = min(self._slots.free, MOST_AT_ONCE)
+        self._left_some = count == 0
+        if count == 0 or not self._slots.take(count):
+            return False
+        claimed: list[Run] = []
+        try:
+            claimed = await self._claim_once(count)
+        finally:
+            self._slots.give_back(count - len(claimed))
+        for run in claimed:
+            self._executor.start_claimed(run)
+        self._left_some = len(claimed) == count
+        return self._left_some
+
+    async def _claim_once(self, count: int) -> list[Run]:
+        for _ in range(MOST_REPEATS):
+            try:
+                return await self._database.hot(run_store.claim, self._lease.worker_id, self._registry.ids, count, now())
+            except sa.exc.IntegrityError:
+                continue  # a foreground run won one of the sessions meanwhile
+            except sa.exc.DBAPIError as exc:
+                log.warning("claim failed", error=type(exc.orig).__name__)
+                return []
+        return []
