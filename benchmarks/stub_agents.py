@@ -197,3 +197,6 @@ def stub_agents() -> list[BaseAgent]:
             id="ext", name="Ext", description="scripted external agent", retry=RetryPolicy(attempts=2, delay_s=1)
         ),
     ]
+
+
+agents = stub_agents()

@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from waystation.errors import AppError, InvalidInputError, SessionBusyError
 from waystation.logs import get_logger
@@ -20,6 +21,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(AppError, _app_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -66,6 +68,11 @@ async def _http(request: Request, error: Exception) -> Response:
     word = WORDS.get(error.status_code, "http_error")
     headers = dict(error.headers or {})
     return error_response(request, error.status_code, word, str(error.detail), None, headers)
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    """The client went away before its request was complete: nobody reads the answer."""
+    return Response(status_code=400)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -55,7 +55,7 @@ def frames(segment: Segment, wanted: EventFilter) -> bytes:
     """A segment as the frames that a viewer wants, maybe none. The first event of a run also carries the `retry:` field."""
     parts = [frame(index, name, line) for index, name, line in segment.each() if wanted.takes(name)]
     if segment.first_index == 0 and parts:
-        parts[0] = RETRY + parts[0]
+        parts[0] = parts[0][:-1] + RETRY + b"\n"
     return b"".join(parts)
 
 

@@ -69,3 +69,7 @@ def openapi() -> None:
     from waystation.main import Waystation
 
     typer.echo(json.dumps(Waystation(agents=[]).app.openapi(), indent=2, sort_keys=True))
+
+
+if __name__ == "__main__":
+    app()

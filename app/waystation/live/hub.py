@@ -1,6 +1,7 @@
 """The hub: fans committed events out to the viewers of this process.
 
-1. A viewer registers, then reads the store, then waits. So no event can fall between reading and waiting.
+1. A viewer registers, then reads the store, then waits, unless the channel has moved meanwhile. So no event can fall between
+   reading and waiting.
 2. Viewers hold a cursor, not a queue. A channel keeps a bounded window of recent segments; who falls behind it reads the store.
    A stalled reader therefore costs nothing.
 3. A run that this process executes publishes into its channel after each commit. Channels of other runs are fed by the `Tail`,
@@ -22,7 +23,7 @@ class Channel:
 
     __slots__ = (
         "_bytes", "_enders", "_segments", "_waiters", "detail", "end", "has_ended", "is_gone", "is_local",
-        "run_id", "users",
+        "run_id", "users", "version",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -38,6 +39,8 @@ class Channel:
         self._bytes = 0
         self.has_ended = False
         """Whether the last event seen ends a leg."""
+        self.version = 0
+        """Counts what happened to the channel: who looked at the store waits only if it has not moved meanwhile."""
         self.is_gone = False
         """Whether the run was deleted."""
         self._waiters: set[asyncio.Future[None]] = set()
@@ -56,6 +59,7 @@ class Channel:
             self._bytes -= len(self._segments.popleft().lines)
         self.end = segment.last_index
         self.has_ended = segment.ends_leg
+        self.version += 1
         _wake(self._waiters)
         if segment.ends_leg:
             _wake(self._enders)
@@ -69,6 +73,10 @@ class Channel:
             return None
         return [segment.after(index) for segment in self._segments if segment.last_index > index]
 
+    def know(self, end: int) -> None:
+        """The store was asked: everything up to this index is committed, and what comes will be published."""
+        self.end = max(self.end, end)
+
     def forget(self) -> None:
         """Drop what is known, so that everybody asks the store."""
         self._segments.clear()
@@ -78,6 +86,7 @@ class Channel:
 
     def wake(self) -> None:
         """Have everybody look again."""
+        self.version += 1
         _wake(self._waiters)
         _wake(self._enders)
 

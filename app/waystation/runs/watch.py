@@ -58,16 +58,15 @@ class Watch:
         cursor, waits = after, waits_when_paused
         try:
             while not channel.is_gone:
-                found = channel.since(cursor)
+                version, found = channel.version, channel.since(cursor)
                 if found is None or (not found and channel.has_ended):
-                    found = await self._database.read(events.read, run_id, cursor)
-                    if not found:
-                        rest, over, end = await self._database.read(_rest, run_id, cursor, waits)
-                        for item in rest:
-                            yield item
-                        if over:
-                            return
-                        channel.end = max(channel.end, min(cursor, end))
+                    look = await self._database.read(_look, run_id, cursor, waits)
+                    for item in look.made:
+                        yield item
+                    if look.is_over:
+                        return
+                    found = look.segments
+                    channel.know(min(cursor, look.end))
                 for segment in found:
                     if segment.first_index > cursor + 1:
                         yield Gap(cursor + 1, segment.first_index - 1)
@@ -75,7 +74,7 @@ class Watch:
                     yield segment
                     if segment.ends_leg and await self._ends(run_id, segment):
                         return
-                if not found:
+                if not found and channel.version == version:
                     await channel.changed()
         finally:
             self._hub.detach(channel)
@@ -95,12 +94,14 @@ class Watch:
             while True:
                 if channel.detail is not None:
                     return channel.detail
+                version = channel.version
                 if not channel.is_local:
                     state = await self.state(run_id)
                     if state.is_over_at(state.next_index):
                         return await self._database.read(read_detail, run_id)
-                    channel.end = max(channel.end, state.next_index - 1)
-                await channel.ended()
+                    channel.know(state.next_index - 1)
+                if channel.version == version:
+                    await channel.ended()
         finally:
             self._hub.detach(channel)
 
@@ -113,19 +114,31 @@ def read_detail(conn: sa.Connection, run_id: str) -> RunDetail:
     return RunDetail(run=run, messages=events.messages_of(conn, [run_id]).get(run_id, []))
 
 
-def _rest(conn: sa.Connection, run_id: str, cursor: int, waits: bool) -> tuple[list[Segment | Gap], bool, int]:
-    """What there is to say where the store has no event behind a cursor, whether that is all, and the index of the last event. A
-    log that is not kept any more is told as a gap, followed by its last event made anew from the run."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the store has behind a cursor. `made` is told instead of events that are not kept any more: the gap, and the last event
+    made anew from the run. `end` is the index of the last event; `is_over`: nothing more will come."""
+
+    segments: list[Segment]
+    made: list[Segment | Gap]
+    is_over: bool
+    end: int
+
+
+def _look(conn: sa.Connection, run_id: str, cursor: int, waits: bool) -> Look:
+    # The run first: what it says to be committed is then found, also where each statement sees a new snapshot.
     run = run_store.find(conn, run_id)
     if run is None:
-        return [], True, -1
+        return Look([], [], True, -1)
     end = run.next_index - 1
+    if segments := events.read(conn, run_id, cursor):
+        return Look(segments, [], False, max(end, segments[-1].last_index))
     if run.status in (RunStatus.PENDING, RunStatus.RUNNING):
-        return [], False, end
+        return Look([], [], False, end)
     if cursor >= end:
-        return [], not (waits and run.status is RunStatus.PAUSED), end
+        return Look([], [], not (waits and run.status is RunStatus.PAUSED), end)
     gap: list[Segment | Gap] = [Gap(cursor + 1, end - 1)] if cursor < end - 1 else []
-    return [*gap, _last_segment(run)], True, end
+    return Look([], [*gap, _last_segment(run)], True, end)
 
 
 def _last_segment(run: Run) -> Segment:

@@ -1,0 +1,96 @@
+"""Real server processes for the tests: `waystation serve` of the scripted agents, on a port of its own."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from support.services import free_port
+
+ROOT = Path(__file__).parents[2]
+INHERITED_PREFIXES = ("ANTHROPIC_", "CLAUDE", "OPENAI_", "CODEX", "AWS_", "GOOGLE_", "OTEL_", "WAYSTATION_")
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """The environment without API keys, SDK settings and proxies, and without settings of another server."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(INHERITED_PREFIXES) and not name.lower().endswith("_proxy")
+    }  # fmt: skip
+    return kept | {"PYTHONPATH": str(ROOT)} | more
+
+
+class Server:
+    """One server process. `log` is what it wrote so far."""
+
+    def __init__(self, database_url: str, folder: Path, *, port: int | None = None, **settings: object) -> None:
+        self.port = port or free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        self._settings = {f"WAYSTATION_{name.upper()}": str(value) for name, value in settings.items()}
+        self._settings |= {"WAYSTATION_DATABASE_URL": database_url, "WAYSTATION_PORT": str(self.port)}
+        self._log_file = folder / f"server-{self.port}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self, within_s: float = 20.0) -> "Server":
+        with self._log_file.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "waystation.cli.main", "serve", "benchmarks/stub_agents.py"],
+                cwd=ROOT, env=clean_environment(**self._settings), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            )  # fmt: skip
+        self.wait_until_healthy(within_s)
+        return self
+
+    def wait_until_healthy(self, within_s: float = 20.0) -> None:
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with {self.process.returncode}: {self.log[-2000:]}")
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.base}/health", timeout=2, trust_env=False).status_code == 200:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"the server did not become healthy within {within_s} s: {self.log[-2000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is cleaned up."""
+        self._end(signal.SIGKILL, 10)
+
+    def terminate(self, within_s: float = 20.0) -> int:
+        """SIGTERM; the exit code."""
+        return self._end(signal.SIGTERM, within_s)
+
+    def _end(self, number: signal.Signals, within_s: float) -> int:
+        if self.process is None or self.process.poll() is not None:
+            return self.process.returncode if self.process else 0
+        self.process.send_signal(number)
+        return self.process.wait(within_s)
+
+    def client(self, **more: object) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.base, timeout=20, trust_env=False, **more)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def running(database_url: str, folder: Path, **settings: object) -> Iterator[Server]:
+    server = Server(database_url, folder, **settings)
+    try:
+        yield server.start()
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.kill()
