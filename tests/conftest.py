@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from support import services
 
+from support import services
 from waystation.db import schema
 from waystation.db.engine import Database, open_database
 

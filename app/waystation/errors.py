@@ -201,6 +201,10 @@ class StoreUnavailableError(UnavailableError):
         super().__init__("The store can't be reached; try again soon.")
 
 
+class SessionTakenError(Exception):
+    """A claim met a session that a foreground run has won meanwhile. Claim again."""
+
+
 class ConfigError(Exception):
     """The server or an agent is set up in a way that can't work. Told at start-up, in words for the operator."""
 

@@ -29,6 +29,6 @@ class Waystation:
 
     def serve(self, *, host: str | None = None, port: int | None = None) -> None:
         """Run the server until it is told to stop. Blocks."""
-        from waystation.cli.serve import run_server
+        from waystation.serving import run_server
 
         run_server(self.app, self.settings, host=host, port=port)

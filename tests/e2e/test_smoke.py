@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import httpx
+
 from support.server import running
 
 

@@ -13,6 +13,7 @@ class MemoryEmitter:
         self.events: list[Event] = []
         self.messages: list[Message] = []
         self.metrics = Metrics()
+        self.external_session_id: str | None = None
         self._told = asyncio.Event()
 
     def __call__(self, event: Event) -> int:
@@ -25,6 +26,9 @@ class MemoryEmitter:
 
     def usage(self, usage: ModelUsage) -> None:
         self.metrics = self.metrics.with_usage(usage)
+
+    def external_session(self, session_id: str) -> None:
+        self.external_session_id = session_id
 
     async def room(self) -> None:
         await asyncio.sleep(0)

@@ -37,6 +37,9 @@ class MemoryEmitter:
     def usage(self, usage: ModelUsage) -> None:
         self.usages.append(usage)
 
+    def external_session(self, session_id: str) -> None:
+        self.external_session_id = session_id
+
     async def room(self) -> None:
         if self.on_room:
             self.on_room()

@@ -48,13 +48,17 @@ class Server:
         return self.process.pid
 
     def start(self, within_s: float = 20.0) -> "Server":
+        self.spawn()
+        self.wait_until_healthy(within_s)
+        return self
+
+    def spawn(self) -> None:
+        """Begin to start."""
         with self._log_file.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "waystation.cli.main", "serve", "benchmarks/stub_agents.py"],
                 cwd=ROOT, env=clean_environment(**self._settings), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
             )  # fmt: skip
-        self.wait_until_healthy(within_s)
-        return self
 
     def wait_until_healthy(self, within_s: float = 20.0) -> None:
         end = time.monotonic() + within_s

@@ -65,7 +65,8 @@ class PrivatePostgres:
         words = [str(word) for word in command]
         if os.geteuid() == 0:
             words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *words]
-        done = subprocess.run(words, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        done = subprocess.run(words, check=False, cwd=self._folder, text=True, **quiet)  # type: ignore[call-overload]
         if done.returncode:
             raise RuntimeError(f"{words[:6]} failed: {done.stderr[-500:]}")
 

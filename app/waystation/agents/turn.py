@@ -105,6 +105,10 @@ class Emitter(Protocol):
         """Add the tokens of a model request. Not for requests told by a ModelRequestCompleted event: those are counted."""
         ...
 
+    def external_session(self, session_id: str) -> None:
+        """Tell the SDK's conversation id as soon as it is known: then it is kept however the turn ends."""
+        ...
+
     async def room(self) -> None:
         """To be awaited after each event by a producer in this process: gives other runs a turn and waits while too much is
         waiting to be stored. Raises RunCancelledError or RunLostError if the turn is to stop."""
@@ -151,5 +155,4 @@ class TurnResult:
     requirements: list[Requirement] = field(default_factory=list)
     metrics: Metrics | None = None
     session_state: dict[str, Any] | None = None
-    external_session_id: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)

@@ -15,8 +15,8 @@ from waystation.api.schemas.runs import AcceptedBody, CancelBody, EventsBody, Ru
 from waystation.api.sse import EventFilter
 from waystation.api.streams import MOST_INDEX, RunAnswers, known_run, run_headers
 from waystation.container import Container
+from waystation.domain.event import Gap
 from waystation.domain.lifecycle import RunStatus
-from waystation.runs.watch import Gap
 
 router = APIRouter(tags=["runs"])
 

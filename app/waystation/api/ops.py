@@ -108,6 +108,15 @@ async def absent(request: Request) -> Response:
     raise FeatureDisabledError(f"{part!r} is not part of this version of Waystation.")
 
 
+METRICS_ROUTES = (
+    ("/metrics", "GET", "get_metrics"), ("/metrics/refresh", "POST", "refresh_metrics"),
+    ("/metrics/refresh/status", "GET", "get_metrics_refresh"),
+)  # fmt: skip
+for _path, _method, _operation in METRICS_ROUTES:
+    router.add_api_route(
+        _path, absent, methods=[_method], operation_id=_operation, response_model=dict[str, Any], responses=errors(503),
+        summary="Daily metrics: not part of this version",
+    )  # fmt: skip
 for _name in ABSENT:
     for _path in (f"/{_name}", f"/{_name}/{{rest:path}}"):
         router.add_api_route(_path, absent, methods=ABSENT_METHODS, include_in_schema=False)

@@ -12,12 +12,12 @@ from waystation.api.schemas.runs import run_body
 from waystation.api.sse import EventFilter, EventStream, Pings, frames, notice
 from waystation.container import Container
 from waystation.domain.access import Principal
-from waystation.domain.event import Segment
+from waystation.domain.event import Gap, Segment
 from waystation.domain.lifecycle import RunStatus
 from waystation.domain.run import OnDisconnect, RunDetail
 from waystation.errors import RunNotFoundError, UnavailableError
 from waystation.runs.request import Ticket
-from waystation.runs.watch import Gap, State
+from waystation.runs.watch import State
 
 MOST_INDEX = 2**62
 

@@ -21,9 +21,9 @@ def serve(
     """Serve agents over HTTP."""
     from waystation.agents.base import BaseAgent
     from waystation.cli.load import load_agents
-    from waystation.cli.serve import run_server
     from waystation.errors import ConfigError
     from waystation.main import Waystation
+    from waystation.serving import run_server
 
     try:
         if target is None:

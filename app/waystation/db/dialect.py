@@ -51,9 +51,9 @@ def by_dialect(conn: sa.Connection, *, sqlite: Any, postgresql: Any) -> Any:
     return sqlite if conn.dialect.name == "sqlite" else postgresql
 
 
-def is_transient(error: sa.exc.DBAPIError) -> bool:
-    """Whether the same transaction may well succeed when it is done once more."""
-    return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in TRANSIENT_STATES
+def is_transient(error: BaseException | None) -> bool:
+    """Whether another transaction was in the way, so that the same one may well succeed when it is done once more."""
+    return isinstance(error, sa.exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in TRANSIENT_STATES
 
 
 def is_outage(error: Exception) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from waystation.db.dialect import is_outage
+from waystation.db.dialect import is_outage, is_transient
 from waystation.errors import ConfigError, StoreUnavailableError
 
 T = TypeVar("T")
@@ -189,7 +189,13 @@ class PostgresDatabase:
         return await _in_transaction(self._engine, f, *args, **kwargs)
 
     async def write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await _in_transaction(self._engine, f, *args, **kwargs)
+        try:
+            return await _in_transaction(self._engine, f, *args, **kwargs)
+        except StoreUnavailableError as exc:
+            # Two transactions met (deadlock, serialization): one of them is simply done again.
+            if not is_transient(exc.__cause__):
+                raise
+            return await _in_transaction(self._engine, f, *args, **kwargs)
 
     async def hot(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await _in_transaction(self._hot, f, *args, **kwargs)
@@ -225,6 +231,6 @@ async def _in_transaction(engine: AsyncEngine, f: Callable[..., T], *args: Any, 
         async with engine.begin() as conn:
             return await conn.run_sync(f, *args, **kwargs)
     except Exception as exc:
-        if is_outage(exc):
+        if is_outage(exc) or is_transient(exc):
             raise StoreUnavailableError from exc
         raise

@@ -188,6 +188,14 @@ class Segment:
             yield index, name_of(line), line
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Events that are not kept any more, first and last included."""
+
+    first_index: int
+    last_index: int
+
+
 def name_of(line: bytes) -> str:
     return line[10 : line.index(b'"', 10)].decode()
 

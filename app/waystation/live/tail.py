@@ -2,16 +2,10 @@
 
 import asyncio
 
-import sqlalchemy as sa
-
 from waystation.db.engine import Database
-from waystation.db.tables import Text, runs
-from waystation.domain.event import Segment
 from waystation.errors import StoreUnavailableError
 from waystation.live.hub import Hub
-from waystation.store import events
-
-MOVED = sa.select(runs.c.id, runs.c.next_index).where(runs.c.id.in_(sa.bindparam("runs", type_=Text, expanding=True)))
+from waystation.store.looks import read_news
 
 
 class Tail:
@@ -50,9 +44,3 @@ class Tail:
                     channel.wake()
                 for segment in segments or ():
                     channel.publish(segment)
-
-
-def read_news(conn: sa.Connection, known: dict[str, int]) -> dict[str, list[Segment]]:
-    """For each run (id → highest index known) the next segments that are stored beyond it. A deleted run is left out."""
-    moved = conn.execute(MOVED, {"runs": list(known)}).all()
-    return {row.id: events.read(conn, row.id, known[row.id]) if row.next_index > known[row.id] + 1 else [] for row in moved}

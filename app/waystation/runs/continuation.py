@@ -7,8 +7,6 @@ store holds, so a client can neither change a call nor stand in for an admin.
 from collections.abc import Callable
 from typing import Any
 
-import sqlalchemy as sa
-
 from waystation.agents.base import BaseAgent, Capability
 from waystation.agents.registry import AgentRegistry
 from waystation.clock import new_id, now
@@ -27,7 +25,6 @@ from waystation.errors import (
     RunInFlightError,
     RunNotContinuableError,
     RunNotFoundError,
-    SessionBusyError,
     UnavailableError,
     UnknownRequirementError,
 )
@@ -99,9 +96,7 @@ class ContinuationService:
         worker_id = self._worker_id() if not request.background and self._slots.take() else None
         reopened: Run | None = None
         try:
-            reopened = await self._database.write(_reopen, run, output, worker_id)
-        except sa.exc.IntegrityError as exc:
-            raise SessionBusyError(run_id=None, session_id=run.session_id) from exc
+            reopened = await self._database.write(run_store.reopen, run, output, worker_id, now())
         finally:
             if worker_id is not None and reopened is None:
                 self._slots.give_back()
@@ -181,14 +176,6 @@ def _named(requirement: Requirement) -> dict[str, Any]:
         "id": requirement.id, "kind": requirement.kind.value, "tool_call_id": tool.tool_call_id, "tool_name": tool.tool_name,
         "needs_approval": requirement.needs_approval,
     }  # fmt: skip
-
-
-def _reopen(conn: sa.Connection, run: Run, output: str, worker_id: str | None) -> Run | None:
-    if worker_id is not None and not run.holds_session:
-        in_flight = run_store.find_in_flight(conn, run.session_id, besides=run.id)
-        if in_flight is not None:
-            raise SessionBusyError(run_id=in_flight, session_id=run.session_id)
-    return run_store.reopen(conn, run, output, worker_id, now())
 
 
 def _taken_over(messages: list[Message], instructions: str | None, at: int) -> list[Message]:

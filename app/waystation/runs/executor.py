@@ -254,6 +254,7 @@ class Executor:
             fold=execution.recorder.fold,
             at=now(),
             duration_s=time.monotonic() - execution.began,
+            next_index=execution.recorder.next_index,
             first_content_s=execution.recorder.first_content_s(execution.began),
             turn=turn,
         )
@@ -271,11 +272,10 @@ class Executor:
 
     async def _end(self, execution: Execution, end: LegEnd) -> None:
         recorder = execution.recorder
-        if not recorder.fold.messages and end.run.status is not RunStatus.PAUSED:
-            content = (
-                recorder.fold.text if end.run.status is not RunStatus.COMPLETED or not end.run.output else end.run.output.content
-            )
-            recorder.message(*outcome.standard_messages(self._leg(execution, None), content))
+        status = end.run.status
+        if status is not RunStatus.PAUSED:
+            content = end.run.output.content if end.run.output and status is RunStatus.COMPLETED else recorder.fold.text
+            recorder.message(*outcome.last_messages(self._leg(execution, None), status, content))
         execution.run = end.run
         await recorder.finish(end.event, end.finish, RunDetail(run=end.run, messages=recorder.fold.messages))
         log.info("leg ended", run_id=end.run.id, status=end.run.status.value)

@@ -30,6 +30,8 @@ class Fold:
         self.messages: list[Message] = []
         self.tools: dict[str, ToolExecution] = {}
         self.started_calls: set[str] = set()
+        self.completed_calls: set[str] = set()
+        self.external_session_id: str | None = None
         self.warnings: list[dict[str, Any]] = []
         self.metrics = metrics
         self.last_event: type[Event] | None = None
@@ -46,6 +48,12 @@ class Fold:
     @property
     def text(self) -> str:
         return "".join([text for _, text in self._text])
+
+    @property
+    def open_text(self) -> str:
+        """The text of a model request that has not come back: no message holds it yet."""
+        start = self.open_request_at
+        return "" if start is None else "".join([text for index, text in self._text if index > start])
 
     @property
     def reasoning(self) -> str | None:
@@ -80,6 +88,7 @@ class Fold:
             case ToolCallCompleted():
                 self._add_tool(event.tool)
                 self.started_calls.discard(event.tool["tool_call_id"])
+                self.completed_calls.add(event.tool["tool_call_id"])
             case RunPaused():
                 for tool in event.tools:
                     self._add_tool(tool)

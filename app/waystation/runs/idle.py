@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import sqlalchemy as sa
-
 from waystation.clock import now
 from waystation.db.engine import Database
 from waystation.domain.event import Envelope, RunCancelled, Segment
@@ -14,7 +12,7 @@ from waystation.live.hub import Hub
 from waystation.logs import get_logger
 from waystation.runs.fold import Fold
 from waystation.runs.outcome import CANCEL_REASON
-from waystation.store import approvals, events
+from waystation.store import events
 from waystation.store import runs as run_store
 from waystation.store.operations import EventLines
 from waystation.store.rows import dumps
@@ -33,27 +31,21 @@ class IdleEnds:
 
     async def cancel(self, run: Run) -> bool:
         """End a run as CANCELLED in one commit with its last event. `run` is as it was read; False: it has changed since."""
-        return await self._database.write(self._cancel, run)
-
-    def _cancel(self, conn: sa.Connection, run: Run) -> bool:
-        segments = events.read_all(conn, run.id) if run.next_index else []
+        segments = await self._database.read(events.read_all, run.id) if run.next_index else []
         fold = _folded(run, segments)
-        name = self._agent_name(run.agent_id)
-        envelope = Envelope(run_id=run.id, session_id=run.session_id, agent_id=run.agent_id, agent_name=name)
-        at = now()
-        text = fold.text or None
+        envelope = Envelope(
+            run_id=run.id, session_id=run.session_id, agent_id=run.agent_id, agent_name=self._agent_name(run.agent_id)
+        )  # fmt: skip
+        at, text = now(), fold.text or None
         line = envelope.line(RunCancelled(reason=CANCEL_REASON, content=text), run.next_index, at)
         output = RunOutput(content=text, tools=list(fold.tools.values()), cancellation_stage=_stage(run))
-        values = {
-            "output": output.model_dump_json(exclude_none=True, exclude_defaults=True),
-            "metadata": dumps(run.metadata | {"warnings": fold.warnings}) if fold.warnings else None,
-        }
-        values = {name: value for name, value in values.items() if value is not None}
+        values = {"output": output.model_dump_json(exclude_none=True, exclude_defaults=True)}
+        if fold.warnings:
+            values["metadata"] = dumps(run.metadata | {"warnings": fold.warnings})
         first_message = run.input.message[:MAX_SHOWN_NAME_CHARS]
-        done = run_store.end_idle(conn, run, RunStatus.CANCELLED, EventLines(1, line), dict(values), first_message, at)
-        if done:
-            approvals.cancel_of_run(conn, run.id, at)
-        return done
+        return await self._database.write(
+            run_store.end_idle, run, RunStatus.CANCELLED, EventLines(1, line), values, first_message, at
+        )  # fmt: skip
 
     def ended(self, run: Run) -> None:
         """Tell the viewers of this process, and the claim loop. After the commit."""

@@ -45,6 +45,7 @@ class Leg:
     fold: Fold
     at: float
     duration_s: float
+    next_index: int
     first_content_s: float | None = None
     turn: Turn | None = None
 
@@ -69,7 +70,7 @@ def completed(leg: Leg, result: TurnResult) -> LegEnd:
         metadata=clean_json(result.metadata) or None,
     )
     return _end(
-        leg, RunStatus.COMPLETED, event, output, metrics, state=state, external=result.external_session_id, more=result.metadata
+        leg, RunStatus.COMPLETED, event, output, metrics, state=state, more=result.metadata
     )
 
 
@@ -86,7 +87,7 @@ def paused(leg: Leg, result: TurnResult) -> LegEnd:
         tools=[tool.model_dump(mode="json") for tool in waiting.values()],
         requirements=[requirement.wire() for requirement in result.requirements],
     )
-    end = _end(leg, RunStatus.PAUSED, event, output, metrics, state=result.session_state, external=result.external_session_id)
+    end = _end(leg, RunStatus.PAUSED, event, output, metrics, state=result.session_state)
     end.finish.approvals = tuple(r for r in result.requirements if r.needs_approval)
     end.finish.agent_name = leg.agent.name
     return end
@@ -126,7 +127,7 @@ def retried(leg: Leg, failure: RunFailure) -> tuple[CustomEvent, LegEnd]:
         "delay": delay,
         "error": failure.message,
         "message": f"Attempt {leg.run.attempt} of {leg.run.max_attempts} failed and is made again; what it wrote is void.",
-        "discard_from": leg.fold.content_from,
+        "discard_from": _void_from(leg),
     }
     leg.fold.warnings.append(warning)
     end = _end(leg, RunStatus.PENDING, None, None, _metrics(leg, None))
@@ -134,6 +135,14 @@ def retried(leg: Leg, failure: RunFailure) -> tuple[CustomEvent, LegEnd]:
     end.finish.attempt = leg.run.attempt + 1
     end.finish.available_at = leg.at + delay
     return CustomEvent(warning=warning), replace(end, run=replace(end.run, attempt=leg.run.attempt + 1))
+
+
+def _void_from(leg: Leg) -> int:
+    """From which event on the text of a failed attempt is void. An agent that goes on from its messages asks again only what has not
+    come back; any other begins anew."""
+    if Capability.RESUME_TURN not in leg.agent.capabilities:
+        return leg.fold.content_from
+    return leg.next_index if leg.fold.open_request_at is None else leg.fold.open_request_at
 
 
 def takeover_warning(run: Run, discard_from: int) -> CustomEvent:
@@ -161,9 +170,13 @@ STOPS = {
 }
 
 
-def standard_messages(leg: Leg, content: Any) -> list[Message]:
-    """The messages of a run whose agent records none itself: what was asked, and what was answered so far."""
-    run, at = leg.run, int(leg.at)
+def last_messages(leg: Leg, status: RunStatus, content: Any) -> list[Message]:
+    """What is still to be recorded when a run ends: the whole exchange of an agent that records no messages itself; the piece of an
+    answer that a stopped or failed request has left."""
+    run, at, fold = leg.run, int(leg.at), leg.fold
+    if fold.messages:
+        cut_off = fold.open_text if status is not RunStatus.COMPLETED else ""
+        return [Message(id=new_id(), role="assistant", content=cut_off, created_at=at)] if cut_off else []
     asked = Message(id=new_id(), role="user", content=run.input.message, created_at=int(run.created_at))
     if not content:
         return [asked]
@@ -180,7 +193,6 @@ def _end(
     *,
     error: RunFailure | None = None,
     state: dict[str, Any] | None = None,
-    external: str | None = None,
     more: dict[str, Any] | None = None,
 ) -> LegEnd:
     run = leg.run
@@ -204,7 +216,7 @@ def _end(
         usage=_delta(run.metrics, metrics),
         first_message=run.input.message[:MAX_SHOWN_NAME_CHARS],
         session_state=dumps(state) if state is not None and state != known_state else None,
-        external_session_id=external,
+        external_session_id=leg.fold.external_session_id,
     )
     after = replace(
         run,

@@ -5,39 +5,23 @@ Here it is decided how a run that was begun before goes on: after a pause, at an
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
-
-import sqlalchemy as sa
 
 from waystation.agents.base import BaseAgent, Capability
 from waystation.agents.turn import CancelToken, Turn
 from waystation.db.engine import Database
 from waystation.domain.branch import lineage
-from waystation.domain.event import CustomEvent, Event, RunContinued, RunPaused, RunStarted, Segment
-from waystation.domain.media import Attachment
-from waystation.domain.message import Message
+from waystation.domain.event import CustomEvent, Event, RunContinued, RunPaused, RunStarted
 from waystation.domain.run import Run, RunFailure
 from waystation.domain.session import Session
 from waystation.errors import StoreUnavailableError
 from waystation.runs import outcome
 from waystation.runs.recorder import Recorder
-from waystation.store import events, sessions
-from waystation.store.accept import read_history
+from waystation.store.details import StoredTurn, read_turn
 from waystation.store.operations import Accepted, PastRun
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """What the store holds for a turn. `session` is None if it was deleted meanwhile."""
-
-    session: Session | None
-    history: list[PastRun] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
-    attachments: list[Attachment] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +59,9 @@ class Preparation:
         """The beginning of a leg. `accepted` is given for a run that this process has just accepted: then nothing is read but
         what the acceptance could not bring along."""
         if accepted is not None and run.forked_from_run_id is None and not run.input.files:
-            stored = Stored(session=accepted.session, history=accepted.history)
+            stored = StoredTurn(session=accepted.session, history=accepted.history)
         else:
-            stored = await _when_reachable(lambda: self._database.read(_read, run, history_runs_of(run, agent)))
+            stored = await _when_reachable(lambda: self._database.read(read_turn, run, history_runs_of(run, agent)))
         recorder.restore(stored.segments, stored.messages)
         turn = self._turn(run, recorder, cancel, stored)
         started = RunStarted(model=agent.model, model_provider=agent.model_provider)
@@ -92,7 +76,7 @@ class Preparation:
             return Going(run=run, turn=turn, events=[])
         return self._take_over(run, agent, recorder, turn)
 
-    def _turn(self, run: Run, recorder: Recorder, cancel: CancelToken, stored: Stored) -> Turn:
+    def _turn(self, run: Run, recorder: Recorder, cancel: CancelToken, stored: StoredTurn) -> Turn:
         session = stored.session or Session(
             id=run.session_id, agent_id=run.agent_id, user_id=run.user_id, created_at=run.created_at, updated_at=run.created_at
         )
@@ -108,7 +92,7 @@ class Preparation:
             messages=stored.messages,
             requirements=run.requirements,
             attachments=stored.attachments,
-            tools=list(fold.tools.values()),
+            tools=[fold.tools[call_id] for call_id in fold.tools if call_id in fold.completed_calls],
             started_calls=frozenset(fold.started_calls),
         )
 
@@ -133,18 +117,6 @@ def before(history: list[PastRun], source_id: str) -> list[PastRun]:
     upto = history[: ids.index(source_id) + 1]
     branch = lineage(upto[::-1])
     return [past for past in branch if past.id != source_id]
-
-
-def _read(conn: sa.Connection, run: Run, history_runs: int) -> Stored:
-    history = read_history(conn, {run.session_id: history_runs}) if history_runs else {}
-    begun = run.next_index > 0 or run.forked_from_run_id is not None
-    return Stored(
-        session=sessions.find(conn, run.session_id),
-        history=history.get(run.session_id, []),
-        messages=events.messages_of(conn, [run.id]).get(run.id, []) if begun else [],
-        segments=events.read_all(conn, run.id) if run.next_index > 0 else [],
-        attachments=events.attachments_of(conn, run.id) if run.input.files else [],
-    )
 
 
 async def _when_reachable(read: Callable[[], Awaitable[T]]) -> T:

@@ -89,6 +89,9 @@ class Recorder:
     def usage(self, usage: ModelUsage) -> None:
         self.fold.metrics = self.fold.metrics.with_usage(usage)
 
+    def external_session(self, session_id: str) -> None:
+        self.fold.external_session_id = session_id
+
     async def room(self) -> None:
         if len(self._lines) >= MOST_PENDING_EVENTS:
             await self._settled()
@@ -137,8 +140,11 @@ class Recorder:
             self.fold.add(event, index)
         self._finish = finish
         self._ledger.gather(self)
-        while self._finish is not None or self._in_flight:
+        while self._has_unsettled():
             await self._settled()
+
+    def _has_unsettled(self) -> bool:
+        return self._finish is not None or bool(self._in_flight)
 
     async def _settled(self) -> None:
         """Until the ledger has told what became of the next step. Shielded: the future is shared by all who wait."""

@@ -7,9 +7,6 @@ is stored as RUNNING in the commit that accepts it; any other is stored as PENDI
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
-
-import sqlalchemy as sa
 
 from waystation.agents.base import BaseAgent, Capability
 from waystation.agents.registry import AgentRegistry
@@ -38,9 +35,9 @@ from waystation.runs.idle import IdleEnds
 from waystation.runs.preparation import history_runs_of
 from waystation.runs.request import RunRequest, Ticket
 from waystation.runs.slots import Slots
-from waystation.runs.watch import Watch, read_detail
-from waystation.store import events
+from waystation.runs.watch import Watch
 from waystation.store import runs as run_store
+from waystation.store.details import list_details, read_detail
 from waystation.store.ledger import Ledger
 from waystation.store.operations import Accept, Accepted, Verdict
 
@@ -223,14 +220,6 @@ class RunService:
 
 
 _KINDS = (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO, MediaKind.FILE)
-
-
-def list_details(conn: sa.Connection, /, **filters: Any) -> Page[RunDetail]:
-    """A page of runs with their messages. Takes what `store.runs.list_runs` takes."""
-    page = run_store.list_runs(conn, **filters)
-    messages = events.messages_of(conn, [run.id for run in page.items])
-    items = [RunDetail(run=run, messages=messages.get(run.id, [])) for run in page.items]
-    return Page(items=items, total=page.total, request=page.request)
 
 
 def _check(agent: BaseAgent, request: RunRequest) -> None:

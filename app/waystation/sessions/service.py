@@ -2,23 +2,21 @@
 
 from typing import Any
 
-import sqlalchemy as sa
-
 from waystation.agents.base import Capability
 from waystation.agents.registry import AgentRegistry
 from waystation.clock import new_id, now
 from waystation.db.engine import Database
 from waystation.domain.access import Principal
-from waystation.domain.lifecycle import SETTLED, RunStatus
+from waystation.domain.lifecycle import SETTLED
 from waystation.domain.message import Message
 from waystation.domain.page import Page, PageRequest
 from waystation.domain.run import RunDetail
 from waystation.domain.session import Session, SessionFilter, SessionPatch
 from waystation.errors import NotSupportedError, RunNotFoundError, SessionBusyError, SessionExistsError, SessionNotFoundError
-from waystation.runs.service import RunService, list_details
-from waystation.runs.watch import read_detail
+from waystation.runs.service import RunService
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
+from waystation.store.details import list_details, read_detail
 
 HISTORY_PAGE = PageRequest(page=1, limit=10_000)
 STOP_WAIT_S = 15.0
@@ -60,7 +58,7 @@ class SessionService:
 
     async def get(self, session_id: str, principal: Principal, user_id: str | None = None) -> Session:
         """Raises SessionNotFoundError, also for a session of another user."""
-        return await self._database.read(_visible, session_id, principal.user_for(user_id))
+        return await self._database.read(session_store.get_visible, session_id, principal.user_for(user_id))
 
     async def list_sessions(self, wanted: SessionFilter, request: PageRequest) -> Page[Session]:
         return await self._database.read(session_store.list_sessions, wanted, request)
@@ -72,7 +70,7 @@ class SessionService:
 
     async def patch(self, session_id: str, change: SessionPatch, principal: Principal, user_id: str | None) -> Session:
         """Change what is named and nothing else, also while a run goes on."""
-        return await self._database.write(_patch, session_id, change, principal.user_for(user_id))
+        return await self._database.write(session_store.patch_visible, session_id, change, principal.user_for(user_id), now())
 
     async def list_runs(
         self,
@@ -129,36 +127,10 @@ class SessionService:
             raise SessionNotFoundError(session_id)
         if Capability.FORK_SESSION not in agent.capabilities:
             raise NotSupportedError(f"Agent {agent_id!r} has no capability FORK_SESSION.")
-        return await self._database.write(_fork, source)
+        return await self._database.write(session_store.fork, source, now())
 
     async def compact(self, agent_id: str, session_id: str, principal: Principal, user_id: str | None) -> None:
         """No agent of this version can compact a session."""
         agent = self._registry.get(agent_id)
         await self.get(session_id, principal, user_id)
         raise NotSupportedError(f"Agent {agent.id!r} has no capability COMPACT.")
-
-
-def _visible(conn: sa.Connection, session_id: str, user_id: str | None) -> Session:
-    session = session_store.find(conn, session_id)
-    if session is None or (user_id is not None and session.user_id not in (None, user_id)):
-        raise SessionNotFoundError(session_id)
-    return session
-
-
-def _patch(conn: sa.Connection, session_id: str, change: SessionPatch, user_id: str | None) -> Session:
-    _visible(conn, session_id, user_id)
-    session_store.patch(conn, session_id, change, now())
-    return _visible(conn, session_id, user_id)
-
-
-def _fork(conn: sa.Connection, source: Session) -> Session:
-    at = now()
-    copy = Session(
-        id=new_id(), agent_id=source.agent_id, user_id=source.user_id, name=source.name, state=source.state,
-        metadata=source.metadata, forked_from_session_id=source.id, created_at=at, updated_at=at,
-    )  # fmt: skip
-    session_store.create(conn, copy)
-    finished = {RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.ERROR}
-    page = run_store.list_runs(conn, request=HISTORY_PAGE, session_id=source.id)
-    session_store.copy_runs(conn, source.id, copy.id, {run.id: new_id() for run in page.items if run.status in finished})
-    return copy

@@ -87,14 +87,5 @@ def resolve(
     return conn.execute(statement).rowcount == 1
 
 
-def cancel_of_run(conn: sa.Connection, run_id: str, at: float) -> None:
-    """What a run that is over still asked for needs no answer any more."""
-    conn.execute(
-        sa.update(approvals)
-        .where(approvals.c.run_id == run_id, approvals.c.status == "pending")
-        .values(status="cancelled", updated_at=at)
-    )
-
-
 def delete(conn: sa.Connection, approval_id: str) -> bool:
     return conn.execute(sa.delete(approvals).where(approvals.c.id == approval_id)).rowcount == 1

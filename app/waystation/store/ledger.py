@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from waystation.clock import now
-from waystation.db.dialect import is_transient
 from waystation.db.engine import Database
 from waystation.errors import StoreUnavailableError
 from waystation.logs import get_logger
@@ -155,8 +154,6 @@ class Ledger:
                 return await self._commit(batch, repeat=False)
             return [error] * len(batch)
         except sa.exc.SQLAlchemyError as error:
-            if repeat and isinstance(error, sa.exc.DBAPIError) and is_transient(error):
-                return await self._commit(batch, repeat=False)
             if len(batch) == 1:
                 log.error("operation refused by the database", error=type(error.__cause__ or error).__name__)
                 return [error]

@@ -5,16 +5,32 @@ The only module besides the ledger's statements that writes a status. Every chan
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
-from waystation.db.tables import CANCELLED, COMPLETED, ERROR, PAUSED, PENDING, RUNNING, Float, Int, Text, runs
+from waystation.db.tables import (
+    CANCELLED,
+    COMPLETED,
+    ERROR,
+    PAUSED,
+    PENDING,
+    RUNNING,
+    Float,
+    Int,
+    Text,
+    approvals,
+    runs,
+    workers,
+)
 from waystation.domain.lifecycle import RunStatus, sources_of
 from waystation.domain.metrics import COUNTS
 from waystation.domain.page import Page, PageRequest
 from waystation.domain.run import Run
-from waystation.store.accept import STORE_MESSAGES, UNFINISHED, message_row, other
-from waystation.store.operations import EventLines, MessageLines
+from waystation.errors import SessionBusyError, SessionTakenError
+from waystation.store import workers as worker_store
+from waystation.store.accept import UNFINISHED, other
+from waystation.store.operations import EventLines
 from waystation.store.rows import RUN_COLUMNS, run_from_row
 from waystation.store.step import END_IN_SESSION, STORE_EVENTS
 
@@ -63,9 +79,14 @@ CLAIM = (
 
 
 def claim(conn: sa.Connection, worker_id: str, agent_ids: Sequence[str], slots: int, at: float) -> list[Run]:
-    """Take up to `slots` due runs, oldest first. IntegrityError: a foreground run won one of the sessions meanwhile; ask again."""
+    """Take up to `slots` due runs, oldest first. SessionTakenError: a foreground run won one of the
+    sessions meanwhile; ask again."""
     parameters = {"worker": worker_id, "agents": list(agent_ids), "slots": slots, "now": at}
-    return sorted((run_from_row(row) for row in conn.execute(CLAIM, parameters)), key=lambda run: run.seq)
+    try:
+        rows = conn.execute(CLAIM, parameters).all()
+    except sa.exc.IntegrityError as exc:
+        raise SessionTakenError from exc
+    return sorted((run_from_row(row) for row in rows), key=lambda run: run.seq)
 
 
 NEXT_DUE = sa.select(sa.func.min(runs.c.available_at)).where(
@@ -106,6 +127,13 @@ def hand_back_runs_of(conn: sa.Connection, worker_id: str, at: float) -> list[st
     return [row.id for row in conn.execute(HAND_BACK_LOST, {"worker": worker_id, "now": at})]
 
 
+def hand_back_ownerless(conn: sa.Connection, at: float) -> list[str]:
+    """Give back running runs whose process has no lease any more. Idempotent."""
+    owners = sa.select(workers.c.id).where(workers.c.id == runs.c.worker_id)
+    lost = sa.select(runs.c.worker_id).where(runs.c.status == RUNNING, ~owners.exists()).distinct()
+    return [run_id for worker_id in conn.execute(lost).scalars().all() for run_id in hand_back_runs_of(conn, worker_id, at)]
+
+
 def running_of(conn: sa.Connection, worker_id: str) -> list[tuple[str, int]]:
     """Id and epoch of the runs that this worker is held to execute."""
     rows = conn.execute(sa.select(runs.c.id, runs.c.epoch).where(runs.c.worker_id == worker_id, runs.c.status == RUNNING))
@@ -135,6 +163,12 @@ def cancel_requests_of(conn: sa.Connection, worker_id: str) -> list[str]:
     return list(conn.execute(statement).scalars())
 
 
+def renew_and_ask(conn: sa.Connection, worker_id: str, at: float) -> tuple[bool, list[str]]:
+    """Renew a lease, and bring the cancel requests of the worker's runs along. (False, []): it was declared dead."""
+    alive = worker_store.renew(conn, worker_id, at)
+    return alive, cancel_requests_of(conn, worker_id) if alive else []
+
+
 def unanswered_cancels(conn: sa.Connection, before: float) -> list[Run]:
     """Running runs whose owner was asked to stop before this time and has not."""
     statement = sa.select(*RUN_COLUMNS).where(
@@ -148,7 +182,7 @@ def end_idle(
     run: Run,
     status: RunStatus,
     event: EventLines,
-    values: dict[str, str | None],
+    values: dict[str, str],
     first_message: str,
     at: float,
 ) -> bool:
@@ -178,6 +212,12 @@ def end_idle(
         "session": run.session_id, "run_count": 1, "cost": None, "first_message": first_message, "state": None, "external": None,
         "last_run": run.id, "at": at, **{f"add_{name}": 0 for name in COUNTS},
     }])  # fmt: skip
+    # What the run still asked of an admin needs no answer any more.
+    conn.execute(
+        sa.update(approvals)
+        .where(approvals.c.run_id == run.id, approvals.c.status == "pending")
+        .values(status="cancelled", updated_at=at)
+    )
     return True
 
 
@@ -185,10 +225,14 @@ def end_idle(
 def reopen(conn: sa.Connection, run: Run, output: str, worker_id: str | None, at: float) -> Run | None:
     """Let a paused run go on with its answered requirements: RUNNING for this worker, else PENDING for anybody.
 
-    `run` is as it was read; None: it has changed since. IntegrityError: another turn holds the session (only where the run
-    gave its session up when it paused).
+    `run` is as it was read; None: it has changed since. SessionBusyError: another turn has the session (only where the run gave
+    it up when it paused).
     """
     running = worker_id is not None
+    if running and not run.holds_session:
+        in_flight = find_in_flight(conn, run.session_id, besides=run.id)
+        if in_flight is not None:
+            raise SessionBusyError(run_id=in_flight, session_id=run.session_id)
     statement = (
         sa.update(runs)
         .where(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.status == PAUSED)
@@ -203,7 +247,10 @@ def reopen(conn: sa.Connection, run: Run, output: str, worker_id: str | None, at
         )
         .returning(*RUN_COLUMNS)
     )
-    row = conn.execute(statement).first()
+    try:
+        row = conn.execute(statement).first()
+    except sa.exc.IntegrityError as exc:
+        raise SessionBusyError(run_id=None, session_id=run.session_id) from exc
     return run_from_row(row) if row else None
 
 
@@ -215,10 +262,6 @@ def find_in_flight(conn: sa.Connection, session_id: str, *, besides: str | None 
         .order_by(other.c.holds_session.desc(), other.c.seq)
     )
     return next((id for id in conn.execute(statement).scalars() if id != besides), None)
-
-
-def add_messages(conn: sa.Connection, run: Run, lines: MessageLines) -> None:
-    conn.execute(STORE_MESSAGES, [message_row(run.id, run.session_id, lines)])
 
 
 # ---- reads -------------------------------------------------------------------------------------------------------------------
@@ -273,12 +316,12 @@ def list_runs(
     return Page(items=[run_from_row(row) for row in rows], total=total, request=request)
 
 
-def unfinished_counts(conn: sa.Connection) -> dict[str, int]:
-    """How many runs wait, run and are paused. Read through the partial indexes: finished runs cost nothing."""
-    waiting = sa.select(sa.func.count()).where(runs.c.status == PENDING)
+def queue_stats(conn: sa.Connection, at: float) -> dict[str, Any]:
+    """How many runs wait and run, and how old the oldest waiting one is. Read through the partial indexes."""
+    waiting = sa.select(sa.func.count(), sa.func.min(runs.c.created_at)).where(runs.c.status == PENDING)
     running = sa.select(sa.func.count()).where(runs.c.status == RUNNING)
-    return {"queued": conn.execute(waiting).scalar_one(), "running": conn.execute(running).scalar_one()}
-
-
-def oldest_waiting_at(conn: sa.Connection) -> float | None:
-    return conn.execute(sa.select(sa.func.min(runs.c.created_at)).where(runs.c.status == PENDING)).scalar()
+    queued, oldest = conn.execute(waiting).one()
+    return {
+        "counts": {"queued": queued, "running": conn.execute(running).scalar_one()},
+        "oldest_queued_age_seconds": None if oldest is None else round(at - oldest, 3),
+    }

@@ -4,11 +4,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from waystation.clock import new_id
 from waystation.db.dialect import ignore_conflicts
 from waystation.db.tables import BY_SESSION, deleted_keys, run_messages, runs, sessions
+from waystation.domain.metrics import COUNTS
 from waystation.domain.page import Page, PageRequest
 from waystation.domain.run import Run
 from waystation.domain.session import Session, SessionFilter, SessionPatch
+from waystation.errors import SessionNotFoundError
 from waystation.store.rows import RUN_COLUMNS, SESSION_COLUMNS, dumps, run_from_row, session_from_row
 
 SORTABLE = {"created_at": sessions.c.created_at, "updated_at": sessions.c.updated_at, "session_name": sessions.c.name}
@@ -97,6 +100,20 @@ def delete(conn: sa.Connection, session_id: str, at: float) -> bool:
     return True
 
 
+def get_visible(conn: sa.Connection, session_id: str, user_id: str | None) -> Session:
+    """Raises SessionNotFoundError, also for a session of another user."""
+    session = find(conn, session_id)
+    if session is None or (user_id is not None and session.user_id not in (None, user_id)):
+        raise SessionNotFoundError(session_id)
+    return session
+
+
+def patch_visible(conn: sa.Connection, session_id: str, change: SessionPatch, user_id: str | None, at: float) -> Session:
+    get_visible(conn, session_id, user_id)
+    patch(conn, session_id, change, at)
+    return get_visible(conn, session_id, user_id)
+
+
 COPIED = [
     "agent_id", "user_id", "kind", "status", "next_index", "attempt", "max_attempts", "available_at", "timeout_s", "background",
     "on_disconnect", "input", "output", "error", "metrics", "metadata", "model", "model_provider", "dropped_from_history",
@@ -104,21 +121,40 @@ COPIED = [
 ]  # fmt: skip
 
 
-def copy_runs(conn: sa.Connection, source_id: str, target_id: str, new_ids: dict[str, str]) -> None:
-    """Copy the finished runs of a session, with their messages, into another one. `new_ids` maps each run to its copy. The
-    copies have no events of their own: their log is that of the original, which goes on existing."""
-    for run_id, new_id in new_ids.items():
-        source = sa.select(sa.literal(new_id), sa.literal(target_id), sa.literal(""), *(runs.c[name] for name in COPIED)).where(
-            runs.c.id == run_id
-        )
-        conn.execute(
-            sa.insert(runs).from_select(["id", "session_id", "idempotency_scope", *COPIED], source, include_defaults=False)
-        )
-        messages = sa.select(
-            sa.literal(new_id), sa.literal(target_id), run_messages.c.first_index, run_messages.c.last_index, run_messages.c.payload
-        ).where(run_messages.c.run_id == run_id)
-        columns = ["run_id", "session_id", "first_index", "last_index", "payload"]
-        conn.execute(sa.insert(run_messages).from_select(columns, messages))
+FINAL_STATUSES = ("COMPLETED", "CANCELLED", "ERROR")
+SUMS = ("runs", "cost", "first_message", *COUNTS)
+
+
+def fork(conn: sa.Connection, source: Session, at: float) -> Session:
+    """A new session with copies of the finished runs of another one and their messages, and with its sums. The copies have no
+    events: their log is told as a gap and its last event."""
+    copy = Session(
+        id=new_id(), agent_id=source.agent_id, user_id=source.user_id, name=source.name, state=source.state,
+        metadata=source.metadata, forked_from_session_id=source.id, created_at=at, updated_at=at,
+    )  # fmt: skip
+    create(conn, copy)
+    sums = {name: getattr(source, name) for name in SUMS}
+    conn.execute(sa.update(sessions).where(sessions.c.id == copy.id).values(**sums))
+    finished = (
+        sa.select(runs.c.id).where(runs.c.session_id == source.id, runs.c.status.in_(FINAL_STATUSES)).order_by(runs.c.seq)
+    )  # fmt: skip
+    new_ids = {run_id: new_id() for run_id in conn.execute(finished).scalars()}
+    for run_id, copy_id in new_ids.items():
+        _copy_run(conn, run_id, copy_id, copy.id)
+    return copy
+
+
+def _copy_run(conn: sa.Connection, run_id: str, copy_id: str, session_id: str) -> None:
+    source = sa.select(
+        sa.literal(copy_id), sa.literal(session_id), sa.literal(""), *(runs.c[name] for name in COPIED)
+    ).where(runs.c.id == run_id)  # fmt: skip
+    columns = ["id", "session_id", "idempotency_scope", *COPIED]
+    conn.execute(sa.insert(runs).from_select(columns, source, include_defaults=False))
+    messages = sa.select(
+        sa.literal(copy_id), sa.literal(session_id), run_messages.c.first_index, run_messages.c.last_index, run_messages.c.payload
+    ).where(run_messages.c.run_id == run_id)  # fmt: skip
+    columns = ["run_id", "session_id", "first_index", "last_index", "payload"]
+    conn.execute(sa.insert(run_messages).from_select(columns, messages))
 
 
 def forget_old_keys(conn: sa.Connection, before: float, limit: int) -> int:

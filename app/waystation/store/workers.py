@@ -57,3 +57,8 @@ def release(conn: sa.Connection, worker_id: str) -> None:
 def list_workers(conn: sa.Connection) -> list[Worker]:
     rows: Any = conn.execute(sa.select(workers).order_by(workers.c.id))
     return [Worker(**row._mapping) for row in rows]
+
+
+def ping(conn: sa.Connection) -> None:
+    """Whether the store answers at all."""
+    conn.execute(sa.text("SELECT 1"))

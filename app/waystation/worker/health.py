@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-import sqlalchemy as sa
-
 from waystation.clock import now
 from waystation.db.engine import Database
 from waystation.errors import StoreUnavailableError
@@ -57,35 +55,19 @@ class HealthService:
         )
 
     async def queue_stats(self) -> dict[str, Any]:
-        return await self._database.read(_queue_stats)
+        """Counts and ages of what waits, and the processes that execute."""
+        at = now()
+        stats = await self._database.read(run_store.queue_stats, at)
+        workers = [
+            {"id": w.id, "host": w.host, "pid": w.pid, "renewed_at": w.renewed_at, "dead": w.dead_at is not None}
+            for w in await self._database.read(worker_store.list_workers)
+        ]
+        return stats | {"workers": workers}
 
     async def _store_answers(self) -> bool:
         try:
             async with asyncio.timeout(STORE_PATIENCE_S):
-                await self._database.read(_ping)
+                await self._database.read(worker_store.ping)
         except (StoreUnavailableError, TimeoutError):
             return False
         return True
-
-
-def _ping(conn: sa.Connection) -> None:
-    conn.execute(sa.text("SELECT 1"))
-
-
-def _queue_stats(conn: sa.Connection) -> dict[str, Any]:
-    oldest = run_store.oldest_waiting_at(conn)
-    workers = [
-        {
-            "id": worker.id,
-            "host": worker.host,
-            "pid": worker.pid,
-            "renewed_at": worker.renewed_at,
-            "dead": worker.dead_at is not None,
-        }
-        for worker in worker_store.list_workers(conn)
-    ]
-    return {
-        "counts": run_store.unfinished_counts(conn),
-        "oldest_queued_age_seconds": None if oldest is None else round(now() - oldest, 3),
-        "workers": workers,
-    }

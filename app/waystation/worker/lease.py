@@ -19,14 +19,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import sqlalchemy as sa
-
 from waystation.clock import new_id, now
 from waystation.db.engine import Database
 from waystation.errors import StoreUnavailableError
 from waystation.logs import get_logger
-from waystation.store import runs as run_store
 from waystation.store import workers
+from waystation.store.runs import renew_and_ask
 from waystation.store.workers import Worker
 
 log = get_logger(__name__)
@@ -78,7 +76,7 @@ class Lease:
         while not self._stop.wait(RENEW_S):
             self._watch_loop()
             try:
-                alive, cancels = self._database.sync_write(_renew, self._worker.id, now())
+                alive, cancels = self._database.sync_write(renew_and_ask, self._worker.id, now())
             except StoreUnavailableError:
                 self._tell(self._cut_off)
                 continue
@@ -122,11 +120,6 @@ class Lease:
         elif cancels:
             self._on_cancel(cancels)
         self.is_held = True
-
-
-def _renew(conn: sa.Connection, worker_id: str, at: float) -> tuple[bool, list[str]]:
-    alive = workers.renew(conn, worker_id, at)
-    return alive, run_store.cancel_requests_of(conn, worker_id) if alive else []
 
 
 def this_process() -> Worker:

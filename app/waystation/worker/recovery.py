@@ -10,12 +10,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-import sqlalchemy as sa
-
 from waystation.clock import now
 from waystation.config import Settings
 from waystation.db.engine import Database
-from waystation.db.tables import RUNNING, runs, workers
 from waystation.errors import StoreUnavailableError
 from waystation.logs import get_logger
 from waystation.runs.executor import Executor
@@ -74,7 +71,7 @@ class Recovery:
                 continue
             if worker.dead_at is not None or await self._has_died(worker):
                 await self._hand_back(worker)
-        if lost := await self._database.write(hand_back_ownerless, now()):
+        if lost := await self._database.write(run_store.hand_back_ownerless, now()):
             log.warning("runs of an unknown process handed back", runs=len(lost))
             self._claims.wake()
         await self._give_back_orphans()
@@ -127,15 +124,6 @@ class Recovery:
         forgotten = await self._database.write(session_store.forget_old_keys, before, FORGET_SLICE)
         if forgotten < FORGET_SLICE:
             self._forgot_at = time.monotonic()
-
-
-def hand_back_ownerless(conn: sa.Connection, at: float) -> list[str]:
-    """Give back running runs whose process has no lease any more. Idempotent."""
-    owners = sa.select(workers.c.id).where(workers.c.id == runs.c.worker_id)
-    lost = sa.select(runs.c.worker_id).where(runs.c.status == RUNNING, ~owners.exists()).distinct()
-    return [
-        run_id for worker_id in conn.execute(lost).scalars().all() for run_id in run_store.hand_back_runs_of(conn, worker_id, at)
-    ]
 
 
 def _is_of_this_machine(worker: Worker) -> bool:

@@ -6,20 +6,15 @@ room for a waiting one, after the commit: so no run waits longer than the poll w
 
 import asyncio
 
-import sqlalchemy as sa
-
 from waystation.agents.registry import AgentRegistry
 from waystation.clock import now
 from waystation.db.engine import Database
 from waystation.domain.run import Run
-from waystation.errors import StoreUnavailableError
-from waystation.logs import get_logger
+from waystation.errors import SessionTakenError, StoreUnavailableError
 from waystation.runs.executor import Executor
 from waystation.runs.slots import Slots
 from waystation.store import runs as run_store
 from waystation.worker.lease import Lease
-
-log = get_logger(__name__)
 
 MOST_AT_ONCE = 8
 MOST_REPEATS = 5
@@ -86,9 +81,6 @@ class Worker:
         for _ in range(MOST_REPEATS):
             try:
                 return await self._database.hot(run_store.claim, self._lease.worker_id, self._registry.ids, count, now())
-            except sa.exc.IntegrityError:
-                continue  # a foreground run won one of the sessions meanwhile
-            except sa.exc.DBAPIError as exc:
-                log.warning("claim failed", error=type(exc.orig).__name__)
-                return []
+            except SessionTakenError:
+                continue
         return []

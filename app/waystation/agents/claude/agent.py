@@ -123,12 +123,13 @@ class ClaudeAgent(ExternalAgent):
         except AgentError:
             turn.cancel.check()
             raise
+        emit.external_session(result.session_id)
         for usage in usage_of(result, before, model=self.model):
             emit.usage(usage)
         if result.is_error:
             turn.cancel.check()
             raise from_result(result)
-        return TurnResult(external_session_id=result.session_id)
+        return TurnResult()
 
 
 def _fallback(external_id: str, reason: str, detail: str) -> CustomEvent:
