@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PORT ?= 7777
 
-.PHONY: run test check bench accept lock format clean help
+.PHONY: run test check bench bench-peers accept lock format clean help
 
 help:
 	@echo "make run      set up, make the tables, serve the demo agent on port $(PORT)"
 	@echo "make test     set up and run the whole suite"
 	@echo "make check    lint, types, layers, migrations"
-	@echo "make bench    measure this server beside a bare FastAPI route"
+	@echo "make bench    measure this server beside a bare FastAPI route and, after make bench-peers, AgentOS"
 	@echo "make accept KIT=<folder>   run the acceptance kit in a folder against the scripted agents"
 	@echo "make lock     resolve the dependencies anew"
 
@@ -31,6 +31,11 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.run
+
+# The peer that is measured beside this server, in a venv of its own.
+bench-peers:
+	$(PYTHON) -m venv .venvs/agentos
+	.venvs/agentos/bin/python -m pip install --quiet "agno[os]==3.1.3" aiosqlite greenlet openai uvloop httptools "psycopg[binary]"
 
 accept: $(VENV)/.dev
 	$(BIN)/python -m tests.support.accept_kit $(KIT)

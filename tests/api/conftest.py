@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+
 from support.api_server import ApiServer, api_server
 
 

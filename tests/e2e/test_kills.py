@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from support.e2e_history import History, problems, read_history
 from support.e2e_load import Load
 from support.e2e_viewer import until

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import httpx
 import sqlalchemy as sa
 import uvicorn
 from benchmarks.stub_agents import stub_agents
+from fastapi import FastAPI
 
 from waystation.agents.base import BaseAgent
 from waystation.config import Settings
@@ -87,9 +88,18 @@ class ApiServer:
 
 
 @asynccontextmanager
-async def api_server(database_url: str, agents: Iterable[BaseAgent] | None = None, **settings: Any) -> AsyncIterator[ApiServer]:
+async def api_server(
+    database_url: str,
+    agents: Iterable[BaseAgent] | None = None,
+    *,
+    prepare: Callable[[FastAPI], None] | None = None,
+    **settings: Any,
+) -> AsyncIterator[ApiServer]:
+    """`prepare` may change the application before it is served, as a user would."""
     chosen = Settings(database_url=database_url, **{**QUICK, **settings})
     waystation = Waystation(agents=stub_agents() if agents is None else agents, settings=chosen)
+    if prepare:
+        prepare(waystation.app)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY only by the number
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))

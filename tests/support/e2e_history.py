@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
+
 from support.e2e_viewer import Viewer
 
 FINAL = {"COMPLETED": "RunCompleted", "ERROR": "RunError", "CANCELLED": "RunCancelled"}

@@ -5,6 +5,7 @@ import random
 import uuid
 
 import httpx
+
 from support.e2e_viewer import Viewer
 
 AGENTS = ("native", "plain", "ext")

@@ -24,7 +24,7 @@ def clean_environment(**more: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(INHERITED_PREFIXES) and not name.lower().endswith("_proxy")
     }  # fmt: skip
-    return kept | {"PYTHONPATH": str(ROOT)} | more
+    return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'app'}"} | more
 
 
 class Server:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from waystation.api.deps import ContainerDep
 from waystation.api.schemas.agents import AgentBody, agent_body
-from waystation.api.schemas.common import errors, json_response
+from waystation.api.schemas.shared import errors, json_response
 
 router = APIRouter(tags=["agents"])
 

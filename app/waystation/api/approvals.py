@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from waystation.api.bodies import read_model
 from waystation.api.deps import ContainerDep, PageDep
-from waystation.api.schemas.common import errors, json_response, page_meta
+from waystation.api.schemas.shared import errors, json_response, page_meta
 from waystation.api.sessions import json_body
 from waystation.domain.requirement import Requirement
 from waystation.domain.text import is_storable

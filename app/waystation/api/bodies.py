@@ -23,6 +23,7 @@ from waystation.errors import InvalidInputError, PayloadTooLargeError, Unsupport
 M = TypeVar("M", bound=BaseModel)
 
 MAX_FILES = 100
+MAX_INTEGER_DIGITS = 1_000
 
 
 def _no_constant(word: str) -> Any:
@@ -36,17 +37,24 @@ def _finite(text: str) -> float:
     return value
 
 
-def strict_json(text: str | bytes, max_depth: int) -> Any:
-    """The value of a JSON text, cleaned for storage. Raises ValueError with a sentence for the caller."""
+def _integer(text: str) -> int:
+    if len(text) > MAX_INTEGER_DIGITS:
+        raise ValueError(f"an integer has more than {MAX_INTEGER_DIGITS} digits")
+    return int(text)
+
+
+def strict_json(text: str | bytes, max_depth: int, *, around: int = 0) -> Any:
+    """The value of a JSON text, cleaned for storage. Raises ValueError with a sentence for the caller. `around`: levels that do not
+    count, since a form has none in their place: so a field may be nested equally deep in each kind of body."""
     try:
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite, parse_int=_integer)
     except RecursionError:
         raise ValueError(f"nested deeper than {max_depth} levels") from None
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except json.JSONDecodeError as exc:
         raise ValueError(f"not valid JSON: {exc.msg}") from None
-    if depth_of(value) > max_depth:
+    if depth_of(value) > max_depth + around:
         raise ValueError(f"nested deeper than {max_depth} levels")
     return clean_json(value)
 
@@ -55,10 +63,10 @@ def invalid(field: str, message: str, *, kind: str = "value_error") -> RequestVa
     return RequestValidationError([{"type": kind, "loc": ("body", field), "msg": message}])
 
 
-def validated(model: type[M], fields: Mapping[str, Any]) -> M:
+def validated(model: type[M], fields: Mapping[str, Any], settings: Settings) -> M:
     """The model made of the fields. RequestValidationError in FastAPI's list form otherwise."""
     try:
-        return model.model_validate(fields)
+        return model.model_validate(fields, context={"max_json_depth": settings.max_json_depth})
     except ValidationError as exc:
         problems = exc.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**p, "loc": ("body", *p["loc"])} for p in problems]) from exc
@@ -82,7 +90,7 @@ async def read_fields(request: Request, settings: Settings) -> tuple[dict[str, A
 async def read_json(request: Request, settings: Settings) -> Any:
     """The JSON value of a body."""
     try:
-        return strict_json(await request.body(), settings.max_json_depth)
+        return strict_json(await request.body(), settings.max_json_depth, around=1)
     except ValueError as exc:
         raise invalid("body", str(exc), kind="json_invalid") from exc
 
@@ -92,12 +100,14 @@ async def read_model(request: Request, settings: Settings, model: type[M]) -> M:
     value = await read_json(request, settings)
     if not isinstance(value, dict):
         raise invalid("body", "expected a JSON object", kind="model_type")
-    return validated(model, value)
+    return validated(model, value, settings)
 
 
 def _urlencoded(body: bytes, settings: Settings) -> dict[str, Any]:
     try:
-        pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True, max_num_fields=settings.max_form_fields)
+        # curl's -d sends UTF-8 as it is, without percent signs.
+        text = body.decode("utf-8", "replace")
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=settings.max_form_fields)
     except ValueError as exc:
         raise invalid("body", f"more than {settings.max_form_fields} fields") from exc
     return dict(pairs)

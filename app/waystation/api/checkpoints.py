@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from waystation.api.deps import ContainerDep, PrincipalDep
-from waystation.api.schemas.common import errors, json_response
 from waystation.api.schemas.runs import checkpoint_body, snapshot_body
+from waystation.api.schemas.shared import errors, json_response
 from waystation.api.streams import known_run
 from waystation.domain.checkpoint import checkpoints
 from waystation.domain.message import safe_cut

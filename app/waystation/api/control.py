@@ -10,13 +10,15 @@ from waystation.api.bodies import read_fields, validated
 from waystation.api.deps import ContainerDep, PingsDep, PrincipalDep
 from waystation.api.forms import ContinueForm, ResumeForm, continue_request
 from waystation.api.runs import STREAM, form_body
-from waystation.api.schemas.common import errors, json_response
 from waystation.api.schemas.runs import AcceptedBody, CancelBody, EventsBody, RunBody
+from waystation.api.schemas.shared import errors, json_response
 from waystation.api.sse import EventFilter
 from waystation.api.streams import MOST_INDEX, RunAnswers, known_run, run_headers
 from waystation.container import Container
 from waystation.domain.event import Gap
 from waystation.domain.lifecycle import RunStatus
+from waystation.errors import RunNotFoundError
+from waystation.runs.request import Ticket
 
 router = APIRouter(tags=["runs"])
 
@@ -27,6 +29,12 @@ def cursor_of(request: Request, explicit: int | None) -> int:
         return max(-1, min(explicit, MOST_INDEX))
     header = request.headers.get("last-event-id", "").strip()
     return min(int(header), MOST_INDEX) if header.isascii() and header.isdigit() and len(header) < 20 else -1
+
+
+def check_session(ticket: Ticket, session_id: str | None) -> None:
+    """A session that the caller names must be the run's own."""
+    if session_id not in (None, ticket.session_id):
+        raise RunNotFoundError(ticket.run_id)
 
 
 @router.get(
@@ -91,7 +99,7 @@ async def poll(container: Container, run_id: str, after: int, wait_s: float, wan
 
 async def read_resume(request: Request, container: ContainerDep) -> ResumeForm:
     fields, _ = await read_fields(request, container.settings)
-    return validated(ResumeForm, fields)
+    return validated(ResumeForm, fields, container.settings)
 
 
 @router.post(
@@ -112,6 +120,7 @@ async def resume_run(
 ) -> Response:
     """The event log of a run from an index on, with the notices of AgentOS."""
     ticket = await container.runs.find_ticket(agent_id, known_run(run_id), principal)
+    check_session(ticket, form.session_id)
     state = await container.watch.state(ticket.run_id)
     return RunAnswers(container, pings, request, principal).resume(ticket, state, cursor_of(request, form.last_event_index))
 
@@ -137,7 +146,7 @@ async def cancel_run(
 
 async def read_continue(request: Request, container: ContainerDep) -> ContinueForm:
     fields, _ = await read_fields(request, container.settings)
-    return validated(ContinueForm, fields)
+    return validated(ContinueForm, fields, container.settings)
 
 
 @router.post(
@@ -162,6 +171,7 @@ async def continue_run(
 ) -> Response:
     """Go on with a paused run, or with a finished one as a sibling."""
     asked = continue_request(agent_id, known_run(run_id), form)
+    check_session(await container.runs.find_ticket(agent_id, run_id, principal), form.session_id)
     ticket = await container.continuations.go_on(asked, principal)
     if form.background and not form.stream:
         body = {"run_id": ticket.run_id, "session_id": ticket.session_id, "status": RunStatus.PENDING.value}

@@ -25,6 +25,10 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+def _request_id(request: Request) -> str:
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
 def error_response(
     request: Request,
     status_code: int,
@@ -37,7 +41,7 @@ def error_response(
         "detail": detail,
         "error_type": word,
         "error_id": word,
-        "request_id": request.scope.get("state", {}).get("request_id"),
+        "request_id": _request_id(request),
         **(data or {}),
     }
     return Response(to_json(body), status_code=status_code, media_type="application/json", headers=headers)
@@ -45,14 +49,17 @@ def error_response(
 
 async def _busy(request: Request, error: Exception) -> Response:
     assert isinstance(error, SessionBusyError)
-    log.warning("session busy", session_id=error.session_id, run_id=error.run_id)
+    log.warning("session busy", session_id=error.session_id, run_id=error.run_id, request_id=_request_id(request))
     return error_response(request, error.status_code, error.error_type, error.detail, error.data, error.headers)
 
 
 async def _app_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AppError)
     if error.status_code >= 500:
-        log.warning("request refused", path=request.url.path, status=error.status_code, error_type=error.error_type)
+        log.warning(
+            "request refused", path=request.url.path, status=error.status_code, error_type=error.error_type,
+            request_id=_request_id(request),
+        )  # fmt: skip
     detail: Any = error.problems if isinstance(error, InvalidInputError) else error.detail
     return error_response(request, error.status_code, error.error_type, detail, error.data, error.headers)
 
@@ -76,5 +83,8 @@ async def _left(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("request failed", path=request.url.path, error=type(error).__name__)
-    return error_response(request, 500, "internal_error", "The server failed unexpectedly; its log has the details.")
+    # Answered outside of all middleware, so the id is put into the headers here.
+    headers = {"X-Request-ID": _request_id(request)}
+    log.error("request failed", path=request.url.path, error=type(error).__name__, request_id=headers["X-Request-ID"])
+    detail = "The server failed unexpectedly; its log has the details."
+    return error_response(request, 500, "internal_error", detail, headers=headers)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from starlette.datastructures import UploadFile
 
 from waystation.api.bodies import invalid, strict_json
@@ -14,26 +14,27 @@ from waystation.domain.checkpoint import ContinueFrom, parse_continue_from
 from waystation.domain.media import Attachment, kind_of, shown_name, type_of
 from waystation.domain.output_schema import problem_with
 from waystation.domain.run import OnBusy, OnDisconnect, RunInput
-from waystation.domain.text import clean, is_identifier
+from waystation.domain.text import REPLACEMENT, clean, is_identifier
 from waystation.errors import InvalidInputError, NotSupportedError, PayloadTooLargeError, UnsupportedMediaError
 from waystation.runs.request import ContinueRequest, RunRequest
 
 MAX_AHEAD_S = 30 * 86_400.0
-MAX_JSON_DEPTH = 100
+MEDIA_SOURCES = ("url", "content", "id", "file_id")
 
 
 def _none_if_empty(value: Any) -> Any:
     return None if value == "" else value
 
 
-def _json(value: Any) -> Any:
+def _json(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str):
-        return strict_json(value, MAX_JSON_DEPTH) if value else None
+        return strict_json(value, info.context["max_json_depth"]) if value else None
     return value
 
 
 def _identifier(value: str | None) -> str | None:
-    if value is not None and not is_identifier(value):
+    # U+FFFD stands where a character could not be stored: two ids would become one.
+    if value is not None and (REPLACEMENT in value or not is_identifier(value)):
         raise ValueError("use 1 to 255 letters, digits or . _ - : @ ~ + = , or printable non-ASCII characters")
     return value
 
@@ -44,6 +45,13 @@ def _not_blank(value: str) -> str:
     return clean(value)
 
 
+def _media(value: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    for item in value or ():
+        if not any(isinstance(item.get(name), str) and item[name] for name in MEDIA_SOURCES):
+            raise ValueError(f"each object needs one of {', '.join(MEDIA_SOURCES)} as a text")
+    return value
+
+
 def _schema(value: dict[str, Any] | None) -> dict[str, Any] | None:
     if value is not None and (problem := problem_with(value)):
         raise ValueError(problem)
@@ -52,6 +60,7 @@ def _schema(value: dict[str, Any] | None) -> dict[str, Any] | None:
 
 JsonObject = Annotated[dict[str, Any] | None, BeforeValidator(_json)]
 JsonObjects = Annotated[list[dict[str, Any]] | None, BeforeValidator(_json)]
+Media = Annotated[JsonObjects, AfterValidator(_media)]
 Identifier = Annotated[str | None, BeforeValidator(_none_if_empty), AfterValidator(_identifier)]
 Flag = Annotated[bool | None, BeforeValidator(_none_if_empty)]
 
@@ -69,10 +78,10 @@ class RunForm(BaseModel):
     on_busy: OnBusy | None = Field(default=None, description="What to do when the session has a turn in flight.")
     on_disconnect: OnDisconnect = OnDisconnect.CONTINUE
     files_metadata: JsonObjects = Field(default=None, description="One object for each file, by position.")
-    images: JsonObjects = None
-    audio: JsonObjects = None
-    videos: JsonObjects = None
-    input_files: JsonObjects = None
+    images: Media = None
+    audio: Media = None
+    videos: Media = None
+    input_files: Media = None
     output_schema: Annotated[JsonObject, AfterValidator(_schema)] = None
     session_state: JsonObject = None
     dependencies: JsonObject = None
@@ -81,8 +90,9 @@ class RunForm(BaseModel):
     max_attempts: Annotated[int | None, BeforeValidator(_none_if_empty), Field(ge=1, le=10)] = None
     timeout_s: float = Field(default=3600.0, ge=1, le=86_400)
     available_at: Annotated[float | None, BeforeValidator(_none_if_empty)] = Field(
-        default=None, description="Not before this time: seconds since the epoch, UTC, at most 30 days ahead."
+        default=None, allow_inf_nan=False, description="Not before this time: seconds since the epoch, UTC, at most 30 days ahead."
     )
+    webhooks: JsonObjects = None
     stream_events: bool = Field(default=True, description="False leaves only content and the event that ends the run.")
     add_history_to_context: Flag = None
     add_dependencies_to_context: Flag = None
@@ -95,7 +105,7 @@ class RunForm(BaseModel):
 
 NOT_YET = (
     "dependencies", "knowledge_filters", "add_dependencies_to_context", "add_session_state_to_context", "debug_mode", "version",
-    "factory_input",
+    "factory_input", "webhooks",
 )  # fmt: skip
 """Fields of AgentOS that no agent of this version would heed: refused rather than taken and forgotten."""
 SAME_REQUEST_WITHOUT = {"stream", "background", "stream_events", "on_disconnect"}

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from waystation.api.deps import ContainerDep
-from waystation.api.schemas.common import errors, json_response
+from waystation.api.schemas.shared import errors, json_response
 from waystation.clock import iso
 from waystation.errors import UnavailableError
 

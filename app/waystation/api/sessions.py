@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from waystation.api.bodies import read_model
-from waystation.api.deps import ContainerDep, PageDep, PrincipalDep, UserDep
-from waystation.api.schemas.common import errors, json_response, page_meta, without_none
+from waystation.api.deps import MOST_PAGES, ContainerDep, PageDep, PrincipalDep, UserDep
 from waystation.api.schemas.runs import RunBody, run_schema
 from waystation.api.schemas.sessions import (
     CreateSession,
@@ -19,6 +18,7 @@ from waystation.api.schemas.sessions import (
     session_detail,
     session_item,
 )
+from waystation.api.schemas.shared import errors, json_response, page_meta, without_none
 from waystation.api.streams import known_run
 from waystation.container import Container
 from waystation.domain.page import PageRequest
@@ -190,7 +190,7 @@ async def list_session_runs(
     principal: PrincipalDep,
     user_id: UserDep,
     type: SessionType = None,
-    page: Annotated[int, Query(ge=0)] = 1,
+    page: Annotated[int, Query(ge=0, le=MOST_PAGES)] = 1,
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
     created_after: Annotated[float | None, Query()] = None,
     created_before: Annotated[float | None, Query()] = None,

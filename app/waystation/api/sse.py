@@ -71,6 +71,7 @@ class Pings:
         self._interval_s = interval_s
         self._streams: set[EventStream] = set()
         self._sends: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @property
     def open_streams(self) -> int:
@@ -78,6 +79,8 @@ class Pings:
 
     def add(self, stream: "EventStream") -> None:
         self._streams.add(stream)
+        if self._closed:
+            stream.go_away()
 
     def discard(self, stream: "EventStream") -> None:
         self._streams.discard(stream)
@@ -91,6 +94,8 @@ class Pings:
                     self._keep(asyncio.create_task(stream.ping(), name="ping"))
 
     def close_all(self) -> None:
+        """Close the streams that are open, and those that will be opened, once each has begun."""
+        self._closed = True
         for stream in list(self._streams):
             stream.go_away()
 

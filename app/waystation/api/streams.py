@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from fastapi import Request, Response
 
-from waystation.api.schemas.common import json_response
 from waystation.api.schemas.runs import run_body
+from waystation.api.schemas.shared import json_response
 from waystation.api.sse import EventFilter, EventStream, Pings, frames, notice
 from waystation.container import Container
 from waystation.domain.access import Principal

@@ -73,9 +73,13 @@ class RunOutput(BaseModel):
     cancellation_stage: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Run:
-    """One row of `runs`. Times are in seconds since the epoch; `next_index` is the index of the run's next event."""
+    """One row of `runs`. Times are in seconds since the epoch; `next_index` is the index of the run's next event.
+
+    Not frozen, because that doubles the time to make one and there are several for each run; only the executor that starts an
+    accepted run changes one.
+    """
 
     id: str
     agent_id: str

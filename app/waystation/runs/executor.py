@@ -9,7 +9,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from waystation.agents.base import BaseAgent
 from waystation.agents.registry import AgentRegistry
@@ -92,17 +91,13 @@ class Executor:
     def start(self, execution: Execution, accepted: Accepted) -> None:
         """Execute a run that was accepted in this process."""
         run = execution.run
-        execution.run = replace(
-            run,
-            user_id=accepted.user_id,
-            status=RunStatus.RUNNING,
-            epoch=1,
-            next_index=1,
-            holds_session=True,
-            started_at=run.created_at,
-            deadline_at=run.created_at + run.timeout_s,
-        )
-        execution.recorder.accepted(execution.run)
+        run.user_id = accepted.user_id
+        run.status = RunStatus.RUNNING
+        run.epoch = run.next_index = 1
+        run.holds_session = True
+        run.started_at = run.created_at
+        run.deadline_at = run.created_at + run.timeout_s
+        execution.recorder.accepted()
         self._launch(execution, accepted)
 
     def start_claimed(self, run: Run) -> None:

@@ -113,9 +113,8 @@ class Recorder:
         self._first = line
         return EventLines(1, line)
 
-    def accepted(self, run: Run) -> None:
+    def accepted(self) -> None:
         """The acceptance is committed, with the first event."""
-        self._run = run
         self._channel.publish(Segment(0, 0, self._first, False))
 
     async def flush(self) -> None:

@@ -6,7 +6,6 @@ is stored as RUNNING in the commit that accepts it; any other is stored as PENDI
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from waystation.agents.base import BaseAgent, Capability
 from waystation.agents.registry import AgentRegistry
@@ -110,7 +109,7 @@ class RunService:
         worker_id = self._worker_id() if starts_now else None
         execution: Execution | None = None
         if worker_id is not None and self._slots.take():
-            accept.run = replace(accept.run, worker_id=worker_id)
+            accept.worker_id = worker_id
             execution, accept.first = self._executor.begin(accept.run, agent)
             accept.history_runs = history_runs_of(accept.run, agent)
         started = False

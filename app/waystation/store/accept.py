@@ -214,7 +214,7 @@ def _item(a: Accept) -> dict[str, Any]:
         "agent_id": run.agent_id,
         "user_id": run.user_id,
         "kind": run.kind,
-        "worker_id": run.worker_id,
+        "worker_id": a.worker_id,
         "may_wait": a.may_wait,
         "events": a.first.count if a.first else 0,
         "idempotency_scope": a.idempotency_scope,

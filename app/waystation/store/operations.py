@@ -29,13 +29,14 @@ class MessageLines:
 
 @dataclass(slots=True, kw_only=True)
 class Accept:
-    """A new run. With `run.worker_id` it starts at once if its session is free; `may_wait` lets a busy session queue it.
+    """A new run. With `worker_id` it starts at once if its session is free; `may_wait` lets a busy session queue it.
 
     `first` are the events of a run that starts at once; `messages` those that a sibling takes over; `history_runs` how many
     runs of the session the answer brings along for it.
     """
 
     run: Run
+    worker_id: str | None = None
     may_wait: bool = False
     idempotency_scope: str = ""
     idempotency_key: str | None = None

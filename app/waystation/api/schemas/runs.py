@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from waystation.agents.base import BaseAgent
-from waystation.api.schemas.common import without_none
+from waystation.api.schemas.shared import without_none
 from waystation.clock import iso
 from waystation.domain.checkpoint import PREVIEW_CHARS, Checkpoint
 from waystation.domain.lifecycle import RunStatus

@@ -9,13 +9,14 @@ from waystation.clock import iso
 from waystation.domain.message import Message
 from waystation.domain.metrics import COUNTS
 from waystation.domain.session import Session
-from waystation.domain.text import is_identifier
+from waystation.domain.text import REPLACEMENT, is_identifier
 
 MAX_NAME_CHARS = 10_000
 
 
 def _identifier(value: str | None) -> str | None:
-    if value is not None and not is_identifier(value):
+    # U+FFFD stands where a character could not be stored: two ids would become one.
+    if value is not None and (REPLACEMENT in value or not is_identifier(value)):
         raise ValueError("use 1 to 255 letters, digits or . _ - : @ ~ + = , or printable non-ASCII characters")
     return value
 
