@@ -21,6 +21,7 @@ CATCH_ALL = {
     "container.py",  # the supervisor of loops
     "db/engine.py",  # sorts outages from errors and raises again
     "runs/executor.py",
+    "store/ledger.py",  # a batch: what fails alone is told to the one who asked for it
 }
 STATUS_WRITERS = {"store/accept.py", "store/runs.py", "store/sessions.py", "store/step.py"}
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}

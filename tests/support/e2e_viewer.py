@@ -16,6 +16,7 @@ class Frames:
     def __init__(self) -> None:
         self._rest = b""
         self.comments: list[bytes] = []
+        """Comment lines; one that came before its block was complete may be told twice."""
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, str, bytes]]:
         *blocks, self._rest = (self._rest + data).split(b"\n\n")
@@ -30,10 +31,7 @@ class Frames:
             if b"data" in fields:
                 number = fields.get(b"id")
                 yield None if number is None else int(number), fields.get(b"event", b"").decode(), fields[b"data"]
-
-    @property
-    def rest(self) -> bytes:
-        return self._rest
+        self.comments += [line for line in self._rest.split(b"\n")[:-1] if line.startswith(b":")]
 
 
 class Viewer:

@@ -78,7 +78,9 @@ async def commit(database: Database, *batch: Accept | Step) -> list[Accepted | S
     return await database.hot(write, list(batch))
 
 
-async def claim(database: Database, *, worker: str = "w", agents: tuple[str, ...] = ("a",), slots: int = 10, at: float = LATER) -> list[Run]:
+async def claim(
+    database: Database, *, worker: str = "w", agents: tuple[str, ...] = ("a",), slots: int = 10, at: float = LATER
+) -> list[Run]:
     return await database.hot(run_store.claim, worker, agents, slots, at)
 
 

@@ -52,8 +52,9 @@ def build_app(
             await container.close()
 
     app = FastAPI(title="Waystation", version=package_version(), description=DESCRIPTION, lifespan=lifespan)
-    for module in (ops, agents, runs, control, checkpoints, sessions, approvals):
-        app.include_router(module.router)
+    # Not include_router: a router inside a router matches every path twice. The busiest routes come first.
+    for module in (runs, control, sessions, checkpoints, agents, approvals, ops):
+        app.router.routes.extend(module.router.routes)
     errors.install(app)
     app.add_middleware(BodyLimitMiddleware, max_bytes=max_body_bytes)
     if cors_origins:

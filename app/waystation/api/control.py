@@ -65,7 +65,7 @@ async def watch_run(
         return json_response(await poll(container, ticket.run_id, cursor, wait or 0.0, wanted))
     state = await container.watch.state(ticket.run_id)
     if state.status is not RunStatus.PAUSED and state.is_over_at(cursor):
-        return Response(status_code=204, headers=run_headers(ticket))
+        return Response(status_code=204, headers=run_headers(ticket, request))
     return RunAnswers(container, pings, request, principal).events(ticket, cursor, wanted)
 
 
@@ -175,7 +175,7 @@ async def continue_run(
     ticket = await container.continuations.go_on(asked, principal)
     if form.background and not form.stream:
         body = {"run_id": ticket.run_id, "session_id": ticket.session_id, "status": RunStatus.PENDING.value}
-        return json_response(body, status_code=202, headers=run_headers(ticket))
+        return json_response(body, status_code=202, headers=run_headers(ticket, request))
     answers = RunAnswers(container, pings, request, principal)
     if form.stream:
         return answers.stream(ticket, EventFilter() if form.stream_events else EventFilter.content_only())

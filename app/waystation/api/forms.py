@@ -27,9 +27,10 @@ def _none_if_empty(value: Any) -> Any:
 
 
 def _json(value: Any, info: ValidationInfo) -> Any:
-    if isinstance(value, str):
-        return strict_json(value, info.context["max_json_depth"]) if value else None
-    return value
+    if not isinstance(value, str):
+        return value
+    assert info.context is not None  # given by `bodies.validated`
+    return strict_json(value, info.context["max_json_depth"]) if value else None
 
 
 def _identifier(value: str | None) -> str | None:

@@ -89,7 +89,7 @@ async def create_run(
     ticket = await container.runs.submit(asked, principal)
     if form.background and not form.stream:
         body = {"run_id": ticket.run_id, "session_id": ticket.session_id, "status": RunStatus.PENDING.value}
-        return json_response(body, status_code=202, headers=run_headers(ticket))
+        return json_response(body, status_code=202, headers=run_headers(ticket, request))
     answers = RunAnswers(container, pings_of(request), request, principal)
     on_disconnect = asked.on_disconnect.CONTINUE if form.background or ticket.found else asked.on_disconnect
     if form.stream:

@@ -22,11 +22,11 @@ from waystation.runs.watch import State
 MOST_INDEX = 2**62
 
 
-def run_headers(ticket: Ticket) -> dict[str, str]:
+def run_headers(ticket: Ticket, request: Request) -> dict[str, str]:
     """Where the run is: a client whose stream is cut before the first event can still resume and cancel. Ids with characters
     beyond ASCII are percent-encoded in X-Session-Id."""
     return {
-        "Location": f"/agents/{_header_text(ticket.agent_id)}/runs/{ticket.run_id}",
+        "Location": f"{request.scope.get('root_path', '')}/agents/{_header_text(ticket.agent_id)}/runs/{ticket.run_id}",
         "X-Run-Id": ticket.run_id,
         "X-Session-Id": _header_text(ticket.session_id),
     }
@@ -64,7 +64,7 @@ class RunAnswers:
             await self._container.runs.cancel(ticket.agent_id, ticket.run_id, self._principal, 0)
 
         on_leave = leave if on_disconnect is OnDisconnect.CANCEL else None
-        return EventStream(chunks, self._pings, headers=run_headers(ticket), on_leave=on_leave)
+        return EventStream(chunks, self._pings, headers=run_headers(ticket, self._request), on_leave=on_leave)
 
     async def _frames(self, run_id: str, after: int, wanted: EventFilter, *, waits: bool = False) -> AsyncIterator[bytes]:
         async for item in self._container.watch.segments(run_id, after, waits_when_paused=waits):
@@ -105,7 +105,7 @@ class RunAnswers:
         """The run, once its leg has ended. 503 with the run's headers if the server shuts down before."""
         detail = await self._settled(ticket, on_disconnect)
         agent = self._container.registry.find(ticket.agent_id)
-        return json_response(run_body(detail, agent), headers=run_headers(ticket))
+        return json_response(run_body(detail, agent), headers=run_headers(ticket, self._request))
 
     async def _settled(self, ticket: Ticket, on_disconnect: OnDisconnect) -> RunDetail:
         container = self._container
@@ -131,7 +131,7 @@ class RunAnswers:
             if ended.done():
                 return ended.result()
             refusal = UnavailableError("The server is shutting down; the run goes on, read it again soon.")
-            refusal.headers |= run_headers(ticket)
+            refusal.headers |= run_headers(ticket, self._request)
             raise refusal
         finally:
             drained.cancel()

@@ -1,15 +1,58 @@
 """The command line. Heavy imports happen inside the commands, so that `waystation --help` is quick."""
 
 import asyncio
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from waystation.config import Settings
 
 app = typer.Typer(name="waystation", help="A server for AI agents whose runs are durable records.", no_args_is_help=True)
 
 TargetArgument = Annotated[
     str | None, typer.Argument(help="Your agents: a file, or package.module:attribute. Without it the demo agent is served.")
 ]
+
+
+@contextmanager
+def told_in_a_line() -> Iterator[None]:
+    """What the operator can mend is told in a line, not in a traceback."""
+    from pydantic import ValidationError
+
+    from waystation.errors import ConfigError, StoreUnavailableError
+
+    try:
+        yield
+    except ValidationError as exc:
+        problems = [f"WAYSTATION_{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in exc.errors(include_url=False)]
+        _fail("; ".join(problems), 2)
+    except ConfigError as exc:
+        _fail(str(exc), 2)
+    except StoreUnavailableError as exc:
+        _fail(f"The database of WAYSTATION_DATABASE_URL can't be used: {exc.__cause__}", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.secho(message, fg="red", err=True)
+    raise typer.Exit(code)
+
+
+async def prepare(settings: "Settings") -> bool:
+    """Bring the tables up to date, or check them where the server must not change them. Whether anything was to do."""
+    from waystation.db import schema
+    from waystation.db.engine import open_database
+
+    database = open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
+    try:
+        if settings.auto_migrate:
+            return await schema.upgrade(database)
+        await schema.check(database)
+        return False
+    finally:
+        await database.close()
 
 
 @app.command()
@@ -21,11 +64,10 @@ def serve(
     """Serve agents over HTTP."""
     from waystation.agents.base import BaseAgent
     from waystation.cli.load import load_agents
-    from waystation.errors import ConfigError
     from waystation.main import Waystation
     from waystation.serving import run_server
 
-    try:
+    with told_in_a_line():
         if target is None:
             from waystation.agents.native.demo_agent import demo_agent
 
@@ -33,9 +75,7 @@ def serve(
         else:
             agents = load_agents(target)
         server = Waystation(agents=agents)
-    except ConfigError as exc:
-        typer.secho(str(exc), fg="red", err=True)
-        raise typer.Exit(2) from exc
+        asyncio.run(prepare(server.settings))
     address = host or server.settings.host
     number = server.settings.port if port is None else port
     typer.echo(f"Waystation serves {', '.join(agent.id for agent in agents)} on http://{address}:{number}  (docs at /docs)")
@@ -46,18 +86,9 @@ def serve(
 def migrate() -> None:
     """Bring the tables of WAYSTATION_DATABASE_URL up to date."""
     from waystation.config import Settings
-    from waystation.db import schema
-    from waystation.db.engine import open_database
 
-    async def upgrade() -> bool:
-        settings = Settings()
-        database = open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
-        try:
-            return await schema.upgrade(database)
-        finally:
-            await database.close()
-
-    done = asyncio.run(upgrade())
+    with told_in_a_line():
+        done = asyncio.run(prepare(Settings(auto_migrate=True)))
     typer.echo("The tables are up to date now." if done else "The tables were up to date already.")
 
 

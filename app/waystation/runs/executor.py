@@ -164,13 +164,13 @@ class Executor:
         run, recorder = execution.run, execution.recorder
         going = await self._preparation.of(execution.run, execution.agent, recorder, execution.cancel, accepted)
         execution.run = run = going.run
-        if going.failure is not None:
+        if run.cancel_requested:
+            execution.cancel.request(StopReason.CANCELLED)
+        elif going.failure is not None:
             await self._end(execution, outcome.failed(self._leg(execution, None), going.failure))
             return
         for event in going.events:
             recorder(event)
-        if run.cancel_requested:
-            execution.cancel.request(StopReason.CANCELLED)
         result, failure = await self._turn(execution, going.turn)
         leg = self._leg(execution, going.turn)
         reason = execution.cancel.reason

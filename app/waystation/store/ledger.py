@@ -3,15 +3,13 @@
 1. One task takes everything that is pending and writes it as one transaction. The next batch gathers meanwhile; nothing lingers.
 2. One accept per session and batch: the next of the same session sees this one's result.
 3. Waiters are answered and events handed on only after the commit.
-4. After an error of SQL the batch is done by halves, so that a poisoned value fails alone. What may well succeed the second time
+4. After any other error the batch is done by halves, so that a poisoned value fails alone. What may well succeed the second time
    (deadlock, lost connection) is repeated once first.
 5. While the store is out of reach, accepts are refused and steps are kept and tried again: an outage kills no run.
 """
 
 import asyncio
 from typing import Any, Protocol
-
-import sqlalchemy as sa
 
 from waystation.clock import now
 from waystation.db.engine import Database
@@ -153,7 +151,7 @@ class Ledger:
             if repeat:
                 return await self._commit(batch, repeat=False)
             return [error] * len(batch)
-        except sa.exc.SQLAlchemyError as error:
+        except Exception as error:  # noqa: BLE001  # drivers also raise OverflowError, UnicodeEncodeError, which are no errors of SQL
             if len(batch) == 1:
                 log.error("operation refused by the database", error=type(error.__cause__ or error).__name__)
                 return [error]

@@ -304,6 +304,8 @@ def list_runs(
         conditions += [runs.c.status == COMPLETED, runs.c.replaced_by_run_id.is_not(None)]
     elif status is not None:
         conditions.append(runs.c.status == LITERALS[status])
+        if status is RunStatus.COMPLETED:
+            conditions.append(runs.c.replaced_by_run_id.is_(None))  # those are shown as REGENERATED
     if created_after is not None:
         conditions.append(runs.c.created_at >= created_after)
     if created_before is not None:

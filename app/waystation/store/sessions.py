@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from waystation.clock import new_id
 from waystation.db.dialect import ignore_conflicts
-from waystation.db.tables import BY_SESSION, deleted_keys, run_messages, runs, sessions
+from waystation.db.tables import BY_SESSION, Text, deleted_keys, run_messages, runs, sessions
 from waystation.domain.metrics import COUNTS
 from waystation.domain.page import Page, PageRequest
 from waystation.domain.run import Run
@@ -136,22 +136,27 @@ def fork(conn: sa.Connection, source: Session, at: float) -> Session:
     sums = {name: getattr(source, name) for name in SUMS}
     conn.execute(sa.update(sessions).where(sessions.c.id == copy.id).values(**sums))
     finished = (
-        sa.select(runs.c.id).where(runs.c.session_id == source.id, runs.c.status.in_(FINAL_STATUSES)).order_by(runs.c.seq)
+        sa.select(runs.c.id, runs.c.forked_from_run_id, runs.c.replaced_by_run_id)
+        .where(runs.c.session_id == source.id, runs.c.status.in_(FINAL_STATUSES))
+        .order_by(runs.c.seq)
     )  # fmt: skip
-    new_ids = {run_id: new_id() for run_id in conn.execute(finished).scalars()}
-    for run_id, copy_id in new_ids.items():
-        _copy_run(conn, run_id, copy_id, copy.id)
+    found = conn.execute(finished).all()
+    new_ids = {row.id: new_id() for row in found}
+    for row in found:
+        # The branches of the copy are those of its source: else its history would have what was said twice.
+        branch = {name: new_ids.get(row._mapping[name]) for name in ("forked_from_run_id", "replaced_by_run_id")}
+        _copy_run(conn, row.id, {"id": new_ids[row.id], "session_id": copy.id, "idempotency_scope": "", **branch})
     return copy
 
 
-def _copy_run(conn: sa.Connection, run_id: str, copy_id: str, session_id: str) -> None:
-    source = sa.select(
-        sa.literal(copy_id), sa.literal(session_id), sa.literal(""), *(runs.c[name] for name in COPIED)
-    ).where(runs.c.id == run_id)  # fmt: skip
-    columns = ["id", "session_id", "idempotency_scope", *COPIED]
-    conn.execute(sa.insert(runs).from_select(columns, source, include_defaults=False))
+def _copy_run(conn: sa.Connection, run_id: str, own: dict[str, str | None]) -> None:
+    """Copy a run with what is its own instead of the original's."""
+    values = (sa.literal(value, type_=Text) for value in own.values())
+    source = sa.select(*values, *(runs.c[name] for name in COPIED)).where(runs.c.id == run_id)
+    conn.execute(sa.insert(runs).from_select([*own, *COPIED], source, include_defaults=False))
     messages = sa.select(
-        sa.literal(copy_id), sa.literal(session_id), run_messages.c.first_index, run_messages.c.last_index, run_messages.c.payload
+        sa.literal(own["id"], type_=Text), sa.literal(own["session_id"], type_=Text),
+        run_messages.c.first_index, run_messages.c.last_index, run_messages.c.payload,
     ).where(run_messages.c.run_id == run_id)  # fmt: skip
     columns = ["run_id", "session_id", "first_index", "last_index", "payload"]
     conn.execute(sa.insert(run_messages).from_select(columns, messages))
