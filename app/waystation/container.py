@@ -37,6 +37,7 @@ from waystation.worker.worker import Worker
 log = get_logger(__name__)
 
 RESTART_S = 1.0
+HAND_BACK_S = 2.0
 
 
 class Container:
@@ -54,8 +55,9 @@ class Container:
         self.slots = Slots(settings.worker_concurrency)
         self.tail = Tail(self.database, self.hub, settings.poll_s)
         self.lease = Lease(self.database, on_cancel=self._cancel_runs, on_dead=self._drop_runs)
+        self.idle = IdleEnds(self.database, self.hub, self._agent_name, self._wake)
         self.executor = Executor(
-            database=self.database, ledger=self.ledger, hub=self.hub, registry=self.registry, settings=settings,
+            database=self.database, ledger=self.ledger, hub=self.hub, registry=self.registry, settings=settings, idle=self.idle,
             on_end=self._run_ended,
         )  # fmt: skip
         self.worker = Worker(
@@ -63,7 +65,6 @@ class Container:
             poll_s=settings.poll_s,
         )  # fmt: skip
         self.watch = Watch(self.database, self.hub)
-        self.idle = IdleEnds(self.database, self.hub, self._agent_name, self.worker.wake)
         self.runs = RunService(
             database=self.database, ledger=self.ledger, registry=self.registry, executor=self.executor, watch=self.watch,
             idle=self.idle, slots=self.slots, worker_id=self._worker_id, wake=self.worker.wake,
@@ -130,10 +131,22 @@ class Container:
         log.info("stopped")
 
     async def _drain_runs(self) -> None:
+        """A slot is held by every run that is executed and by every acceptance that may still start one."""
         try:
-            await self.executor.drain(self.settings.drain_s)
+            await self._until_idle(self.settings.drain_s)
+            self.executor.hand_back_all()
+            await self._until_idle(3 * self.settings.cancel_grace_s + HAND_BACK_S)
         finally:
             self.drained.set()
+
+    async def _until_idle(self, within_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within_s
+        while self.slots.used and loop.time() < end:
+            await asyncio.sleep(0.02)
+
+    def _wake(self) -> None:
+        self.worker.wake()
 
     def _worker_id(self) -> str | None:
         return self.lease.worker_id if self.lease.is_held else None

@@ -201,6 +201,10 @@ class StoreUnavailableError(UnavailableError):
         super().__init__("The store can't be reached; try again soon.")
 
 
+class StoreConflictError(StoreUnavailableError):
+    """Another transaction was in the way (a lock, a deadlock), also the second time."""
+
+
 class SessionTakenError(Exception):
     """A claim met a session that a foreground run has won meanwhile. Claim again."""
 

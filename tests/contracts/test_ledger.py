@@ -28,6 +28,7 @@ from support.store_ops import (
 )
 from waystation.db.engine import Database
 from waystation.db.tables import approvals, attachments, deleted_keys, run_events, run_messages, runs, sessions
+from waystation.domain.branch import lineage
 from waystation.domain.lifecycle import RunStatus
 from waystation.domain.media import Attachment, MediaKind
 from waystation.domain.requirement import Requirement, ToolExecution
@@ -36,8 +37,9 @@ from waystation.errors import StoreUnavailableError
 from waystation.store import events as event_store
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
+from waystation.store.details import read_turn
 from waystation.store.ledger import Ledger
-from waystation.store.operations import Accepted, Step, Stepped, Verdict
+from waystation.store.operations import Accepted, PastRun, Step, Stepped, Verdict
 
 
 def verdicts(answers: list[Any]) -> list[Verdict]:
@@ -181,13 +183,46 @@ async def test_history_is_read_for_each_session_of_a_batch_by_its_own_count(data
     assert [past.id for past in second.history] == ["r3"]
 
 
-async def test_history_names_the_source_of_a_sibling_and_leaves_out_what_it_replaced(database: Database) -> None:
+def told(past: list[PastRun]) -> list[tuple[str, str | None, int]]:
+    return [(run.id, run.forked_from_run_id, len(run.messages)) for run in past]
+
+
+async def test_history_names_the_source_of_a_sibling_and_has_no_messages_of_what_was_replaced(database: Database) -> None:
     await finished(database, "r1", said=("one",))
     await finished(database, "r2", said=("two",))
     await finished(database, "r3", said=("one", "again"), forked_from_run_id="r1")
     await finished(database, "r4", said=("two", "anew"), forked_from_run_id="r2", replaces_run_id="r2")
     [answer] = await commit(database, starting("r5", history_runs=9))
-    assert [(past.id, past.forked_from_run_id) for past in answer.history] == [("r1", None), ("r3", "r1"), ("r4", "r2")]
+    assert told(answer.history) == [("r1", None, 1), ("r2", None, 0), ("r3", "r1", 2), ("r4", "r2", 2)]
+
+
+async def test_what_came_before_a_regenerated_turn_is_remembered_and_what_came_after_it_is_not(database: Database) -> None:
+    await finished(database, "r1", said=("one",))
+    await finished(database, "r2", said=("two",))
+    await finished(database, "r3", said=("three",))
+    await finished(database, "r4", said=("two", "anew"), forked_from_run_id="r2", replaces_run_id="r2")
+    [answer] = await commit(database, starting("r5", history_runs=9))
+    branch = lineage(answer.history[::-1])
+    assert [message.content for run in branch for message in run.messages] == ["one", "two", "anew"]
+
+
+async def test_what_came_before_a_failed_turn_that_was_continued_is_remembered(database: Database) -> None:
+    await finished(database, "r1", said=("one",))
+    await commit(database, starting("r2"))
+    await commit(database, ending("r2", said=("two",), status="ERROR"))
+    await finished(database, "r3", said=("two", "anew"), forked_from_run_id="r2")
+    [answer] = await commit(database, starting("r4", history_runs=9))
+    branch = lineage(answer.history[::-1])
+    assert [message.content for run in branch for message in run.messages] == ["one", "two", "anew"]
+
+
+async def test_a_sibling_is_told_the_place_of_a_source_that_is_not_remembered_itself(database: Database) -> None:
+    await finished(database, "r1", said=("one",))
+    await finished(database, "r2", said=("two",))
+    await finished(database, "r3", said=("three",))
+    await commit(database, starting("r4", forked_from_run_id="r2", replaces_run_id="r2", messages=messages(0, "two")))
+    turn = await database.read(read_turn, await find(database, "r4"), 9)
+    assert told(turn.history) == [("r1", None, 1), ("r2", None, 0), ("r3", None, 1)]
 
 
 async def test_a_sibling_stores_the_messages_it_takes_over_and_marks_its_source(database: Database) -> None:

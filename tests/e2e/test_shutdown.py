@@ -153,9 +153,7 @@ async def test_clients_that_reconnect_at_once_do_not_hold_up_the_shutdown(sqlite
 
 
 @pytest.mark.parametrize("late_ms", [0, 5, 20, 60])
-async def test_a_run_that_is_submitted_as_the_signal_comes_is_not_left_running(
-    postgres_url: str, tmp_path: Path, late_ms: int
-) -> None:
+async def test_a_run_that_is_submitted_as_the_signal_comes_is_not_left_running(postgres_url: str, tmp_path: Path, late_ms: int) -> None:
     with running(postgres_url, tmp_path, drain_s=0) as server:
         async with server.client() as client:
             fields = {"message": "slow 100 100", "background": "true", "stream": "false"}

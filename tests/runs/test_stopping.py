@@ -101,7 +101,7 @@ async def test_a_cancelled_turn_ends_cancelled_whatever_its_agent_does(sqlite_ur
     async with process(sqlite_url, [agent], cancel_takeover_s=600) as server:
         ticket = await server.submit()
         await begun.wait()
-        run, stopping = await server.cancel(ticket, wait_s=3)
+        run, stopping = await server.cancel(ticket, wait_s=1.5)
         assert not stopping
         assert (run.status, run.output.content[:8]) == ("CANCELLED", "partial ")
         names = await server.names(run.id)
@@ -114,7 +114,7 @@ async def test_a_turn_that_takes_too_long_ends_in_error_timeout(sqlite_url: str,
     agent, _ = first_says(kind)
     async with process(sqlite_url, [agent]) as server:
         ticket = await server.submit(timeout_s=0.2)
-        run = await server.until(ticket.run_id, "ERROR", within_s=4)
+        run = await server.until(ticket.run_id, "ERROR", within_s=1.5)
         assert run.error is not None and run.error.type == "timeout"
         assert await server.names(run.id) == ["RunStarted", "RunContent", "RunError"]
         await server.idle()

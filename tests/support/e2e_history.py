@@ -3,6 +3,7 @@
 It knows the scripts of the stub agents, so it also knows what each run must have answered.
 """
 
+import itertools
 import json
 import sqlite3
 from collections import Counter
@@ -158,7 +159,7 @@ def _of_sessions(history: History) -> list[str]:
         if history.sessions.get(session) != len(rows):
             found.append(f"session {session} counts {history.sessions.get(session)} runs, and has {len(rows)}")
         begun = sorted((row for row in rows if row["started_at"]), key=lambda row: row["started_at"])
-        for earlier, later in zip(begun, begun[1:], strict=False):
+        for earlier, later in itertools.pairwise(begun):
             if (earlier["finished_at"] or 0) > later["started_at"]:
                 found.append(f"in session {session} {later['id']} began before {earlier['id']} had ended")
     keys = Counter(run.row["idempotency_key"] for run in history.runs.values() if run.row["idempotency_key"])

@@ -134,5 +134,3 @@ async def until(condition: Any, within_s: float, what: str) -> Any:
         if asyncio.get_running_loop().time() > end:
             raise AssertionError(f"not within {within_s} s: {what}")
         await asyncio.sleep(0.05)
-
-

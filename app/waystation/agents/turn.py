@@ -127,7 +127,7 @@ class Turn:
     `history` are the messages of earlier runs of the session (as many runs as the agent's `history_runs`), oldest first.
     `messages` are the run's own so far: empty at the first start; what a sibling took over; what was stored before a pause, a
     crash or a hand-back. `requirements` are the answered ones of a run that goes on after a pause. `tools` are the calls that the
-    log has seen complete, `started_calls` the ids of those that it has seen start and not complete: their effect is unknown.
+    log has seen start or complete, `started_calls` the ids of those that have not completed: their effect is unknown.
     """
 
     run: Run

@@ -10,7 +10,7 @@ from waystation.api.deps import ContainerDep, PageDep
 from waystation.api.schemas.shared import errors, json_response, page_meta
 from waystation.api.sessions import json_body
 from waystation.domain.requirement import Requirement
-from waystation.domain.text import is_storable
+from waystation.domain.text import clean, is_storable
 from waystation.errors import ApprovalNotFoundError
 from waystation.sessions.approvals import Approval
 
@@ -86,7 +86,7 @@ async def list_approvals(
 ) -> Response:
     """The approvals, newest first."""
     given = (status, approval_type, pause_type, agent_id, user_id, run_id)
-    filters = dict(zip(FILTERS, given, strict=True))
+    filters = {name: clean(value) if value else None for name, value in zip(FILTERS, given, strict=True)}
     found = await container.approvals.list_approvals(filters, page)
     return json_response({"data": [approval_body(approval) for approval in found.items], "meta": page_meta(found)})
 
@@ -94,7 +94,7 @@ async def list_approvals(
 @router.get("/approvals/count", operation_id="count_approvals", response_model=dict[str, int])
 async def count_approvals(container: ContainerDep, user_id: Annotated[str | None, Query()] = None) -> Response:
     """How many approvals are pending."""
-    return json_response({"count": await container.approvals.count({"status": "pending", "user_id": user_id})})
+    return json_response({"count": await container.approvals.count({"status": "pending", "user_id": clean(user_id) if user_id else None})})
 
 
 @router.get(

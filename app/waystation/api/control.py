@@ -92,7 +92,7 @@ async def poll(container: Container, run_id: str, after: int, wait_s: float, wan
     except (TimeoutError, StopAsyncIteration):
         pass
     finally:
-        await segments.aclose()  # type: ignore[attr-defined]
+        await segments.aclose()
     state = await container.watch.state(run_id)
     return {"events": found, "status": state.status.value, "next": cursor}
 

@@ -7,7 +7,7 @@ one that the server closes because it shuts down, after a comment that says so. 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from pydantic_core import to_json
 from starlette.responses import Response
@@ -112,7 +112,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        chunks: AsyncIterator[bytes],
+        chunks: AsyncGenerator[bytes],
         pings: Pings,
         *,
         headers: dict[str, str] | None = None,
@@ -153,6 +153,7 @@ class EventStream(Response):
         finally:
             self._pings.discard(self)
             listener.cancel()
+            await self._chunks.aclose()
         await self._after()
 
     async def _after(self) -> None:

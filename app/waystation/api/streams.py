@@ -1,7 +1,8 @@
 """How the answers of runs are made: a stream of the log, a wait for its end, a resume with its notices."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
@@ -59,18 +60,19 @@ class RunAnswers:
         """The log with the notices of AgentOS around it."""
         return self._stream(ticket, self._resumed(ticket.run_id, state, after), OnDisconnect.CONTINUE)
 
-    def _stream(self, ticket: Ticket, chunks: AsyncIterator[bytes], on_disconnect: OnDisconnect) -> Response:
+    def _stream(self, ticket: Ticket, chunks: AsyncGenerator[bytes], on_disconnect: OnDisconnect) -> Response:
         async def leave() -> None:
             await self._container.runs.cancel(ticket.agent_id, ticket.run_id, self._principal, 0)
 
         on_leave = leave if on_disconnect is OnDisconnect.CANCEL else None
         return EventStream(chunks, self._pings, headers=run_headers(ticket, self._request), on_leave=on_leave)
 
-    async def _frames(self, run_id: str, after: int, wanted: EventFilter, *, waits: bool = False) -> AsyncIterator[bytes]:
-        async for item in self._container.watch.segments(run_id, after, waits_when_paused=waits):
-            yield _gap(item) if isinstance(item, Gap) else frames(item, wanted)
+    async def _frames(self, run_id: str, after: int, wanted: EventFilter, *, waits: bool = False) -> AsyncGenerator[bytes]:
+        async with aclosing(self._container.watch.segments(run_id, after, waits_when_paused=waits)) as items:
+            async for item in items:
+                yield _gap(item) if isinstance(item, Gap) else frames(item, wanted)
 
-    async def _resumed(self, run_id: str, state: State, after: int) -> AsyncIterator[bytes]:
+    async def _resumed(self, run_id: str, state: State, after: int) -> AsyncGenerator[bytes]:
         end = state.next_index - 1
         missed = max(end - after, 0)
         if state.status not in (RunStatus.PENDING, RunStatus.RUNNING):
@@ -87,18 +89,19 @@ class RunAnswers:
             yield _subscribed(run_id, state)
         everything = EventFilter()
         behind = bool(missed) and state.status in (RunStatus.PENDING, RunStatus.RUNNING)
-        async for item in self._container.watch.segments(run_id, after):
-            if isinstance(item, Gap):
-                yield _gap(item)
-                continue
-            if behind and item.last_index >= end:
-                behind = False
-                upto, rest = _split(item, end)
-                yield frames(upto, everything) + _subscribed(run_id, state)
-                if rest is not None:
-                    yield frames(rest, everything)
-                continue
-            yield frames(item, everything)
+        async with aclosing(self._container.watch.segments(run_id, after)) as items:
+            async for item in items:
+                if isinstance(item, Gap):
+                    yield _gap(item)
+                    continue
+                if behind and item.last_index >= end:
+                    behind = False
+                    upto, rest = _split(item, end)
+                    yield frames(upto, everything) + _subscribed(run_id, state)
+                    if rest is not None:
+                        yield frames(rest, everything)
+                    continue
+                yield frames(item, everything)
 
     # ---- one JSON object -----------------------------------------------------------------------------------------------------
     async def wait(self, ticket: Ticket, on_disconnect: OnDisconnect = OnDisconnect.CONTINUE) -> Response:
@@ -108,34 +111,25 @@ class RunAnswers:
         return json_response(run_body(detail, agent), headers=run_headers(ticket, self._request))
 
     async def _settled(self, ticket: Ticket, on_disconnect: OnDisconnect) -> RunDetail:
+        """The run when its leg has ended; a client that leaves before may have its run cancelled, a shutdown ends the wait."""
         container = self._container
-        if on_disconnect is OnDisconnect.CONTINUE and not container.draining.is_set():
-            ended = asyncio.ensure_future(container.watch.settled(ticket.run_id))
-            return await self._unless_shut_down(ended, ticket)
         ended = asyncio.ensure_future(container.watch.settled(ticket.run_id))
-        left = asyncio.ensure_future(self._left())
+        drained = asyncio.ensure_future(container.drained.wait())
+        waits: set[asyncio.Future[Any]] = {ended, drained}
+        left = asyncio.ensure_future(self._left()) if on_disconnect is OnDisconnect.CANCEL else None
         try:
-            either: set[asyncio.Future[Any]] = {ended, left}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if left.done() and not ended.done() and on_disconnect is OnDisconnect.CANCEL:
+            await asyncio.wait(waits | ({left} if left else set()), return_when=asyncio.FIRST_COMPLETED)
+            if left is not None and left.done() and not ended.done():
                 await container.runs.cancel(ticket.agent_id, ticket.run_id, self._principal, 0)
-            return await self._unless_shut_down(ended, ticket)
-        finally:
-            left.cancel()
-
-    async def _unless_shut_down(self, ended: "asyncio.Future[RunDetail]", ticket: Ticket) -> RunDetail:
-        drained = asyncio.ensure_future(self._container.drained.wait())
-        try:
-            either: set[asyncio.Future[Any]] = {ended, drained}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 return ended.result()
             refusal = UnavailableError("The server is shutting down; the run goes on, read it again soon.")
             refusal.headers |= run_headers(ticket, self._request)
             raise refusal
         finally:
-            drained.cancel()
-            ended.cancel()
+            for wait in (*waits, *([left] if left else [])):
+                wait.cancel()
 
     async def _left(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":

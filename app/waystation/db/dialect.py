@@ -63,8 +63,8 @@ def is_outage(error: Exception) -> bool:
     if not isinstance(error, sa.exc.DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None) or ""
-    # 08 connection, 53 resources, 55 lock not available, 57 shut down or restarting, 58 system, 25006 read-only standby
-    return error.connection_invalidated or state[:2] in ("08", "53", "55", "57", "58") or state == "25006"
+    # 08 connection, 53 resources, 57 shut down or restarting, 58 system, 25006 read-only standby
+    return error.connection_invalidated or state[:2] in ("08", "53", "57", "58") or state == "25006"
 
 
 def lock_schema(conn: sa.Connection) -> None:

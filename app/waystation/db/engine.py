@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from waystation.db.dialect import is_outage, is_transient
-from waystation.errors import ConfigError, StoreUnavailableError
+from waystation.errors import ConfigError, StoreConflictError, StoreUnavailableError
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -113,15 +113,22 @@ class SqliteDatabase:
         return await asyncio.get_running_loop().run_in_executor(pool, self._run, begin, f, *args)
 
     def _run(self, begin: str, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        conn = self._connected()
         try:
-            conn = self._connection()
             with conn.begin():
                 _begin(conn, begin)
                 return f(conn, *args, **kwargs)
         except Exception as exc:
+            _end_transaction(conn)
             if is_outage(exc):
                 raise StoreUnavailableError from exc
             raise
+
+    def _connected(self) -> sa.Connection:
+        try:
+            return self._connection()
+        except sa.exc.SQLAlchemyError as exc:
+            raise StoreUnavailableError from exc
 
     def _connection(self) -> sa.Connection:
         """The connection of this thread."""
@@ -163,6 +170,13 @@ class SqliteDatabase:
             connection.close()
 
 
+def _end_transaction(conn: sa.Connection) -> None:
+    """After a COMMIT that failed SQLite's transaction is still open, and SQLAlchemy takes it for ended."""
+    raw = conn.connection.driver_connection
+    if isinstance(raw, sqlite3.Connection) and raw.in_transaction:
+        raw.rollback()
+
+
 def _begin(conn: sa.Connection, begin: str) -> None:
     """Begin, waiting for another process's write by asking every millisecond, LOCK_WAIT_S at most."""
     deadline = time.monotonic() + LOCK_WAIT_S
@@ -191,10 +205,8 @@ class PostgresDatabase:
     async def write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await _in_transaction(self._engine, f, *args, **kwargs)
-        except StoreUnavailableError as exc:
-            # Two transactions met (deadlock, serialization): one of them is simply done again.
-            if not is_transient(exc.__cause__):
-                raise
+        except StoreConflictError:
+            # Two transactions met: one of them is simply done again.
             return await _in_transaction(self._engine, f, *args, **kwargs)
 
     async def hot(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -231,6 +243,8 @@ async def _in_transaction(engine: AsyncEngine, f: Callable[..., T], *args: Any, 
         async with engine.begin() as conn:
             return await conn.run_sync(f, *args, **kwargs)
     except Exception as exc:
-        if is_outage(exc) or is_transient(exc):
+        if is_transient(exc):
+            raise StoreConflictError from exc
+        if is_outage(exc):
             raise StoreUnavailableError from exc
         raise

@@ -1,5 +1,6 @@
 """Message boundaries a run may be continued from."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,6 +8,8 @@ from waystation.domain.message import Message, safe_cut
 from waystation.errors import InvalidCheckpointError, InvalidInputError
 
 PREVIEW_CHARS = 120
+
+_INDEX = re.compile(r"-?[0-9]{1,11}")
 
 ContinueFrom = Literal["end", "last_user"] | int
 
@@ -47,7 +50,7 @@ def parse_continue_from(text: str | int) -> ContinueFrom:
         return text
     if text in ("end", "last_user"):
         return text  # type: ignore[return-value]
-    if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) <= 12:
+    if _INDEX.fullmatch(text):
         return int(text)
     raise InvalidInputError("continue_from", "expected 'end', 'last_user' or a message index")
 

@@ -1,5 +1,6 @@
 """Messages of a conversation, as they are stored and as clients read them."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -50,10 +51,11 @@ class Message(BaseModel):
         return self.model_dump_json(exclude_none=True)
 
 
-def repaired(messages: list[Message]) -> list[Message]:
+def repaired(messages: list[Message], results: Mapping[str, str] | None = None) -> list[Message]:
     """The messages with each tool call followed by its results, as every provider demands.
 
-    A missing result is completed as interrupted; a result without a call is dropped. The order is kept.
+    A missing result is taken from `results` (by call), else completed as interrupted; a result without a call is dropped. The order
+    is kept.
     """
     result: list[Message] = []
     place = 0
@@ -69,7 +71,7 @@ def repaired(messages: list[Message]) -> list[Message]:
         while place < len(messages) and messages[place].role == "tool":
             answers.setdefault(messages[place].tool_call_id, messages[place])
             place += 1
-        result.extend(answers.get(call.id) or _interrupted(message, call) for call in message.tool_calls)
+        result.extend(answers.get(call.id) or _completed(message, call, (results or {}).get(call.id)) for call in message.tool_calls)
     return result
 
 
@@ -82,13 +84,13 @@ def safe_cut(messages: list[Message], count: int) -> int:
     return count
 
 
-def _interrupted(message: Message, call: ToolCall) -> Message:
+def _completed(message: Message, call: ToolCall, result: str | None) -> Message:
     return Message(
         id=f"{message.id}-{call.id}",
         role="tool",
-        content=INTERRUPTED,
+        content=INTERRUPTED if result is None else result,
         tool_call_id=call.id,
         tool_name=call.function.name,
-        tool_call_error=True,
+        tool_call_error=result is None,
         created_at=message.created_at,
     )

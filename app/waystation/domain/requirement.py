@@ -112,9 +112,10 @@ class Requirement(BaseModel):
         return self.model_copy(update={"tool_execution": self.tool_execution.model_copy(update=changes)})
 
     def _user_input(self, answer: dict[str, Any]) -> dict[str, Any]:
+        sent = answer.get("user_input_schema")
         given = {
             item["name"]: item.get("value")
-            for item in answer.get("user_input_schema") or ()
+            for item in (sent if isinstance(sent, list) else ())
             if isinstance(item, dict) and isinstance(item.get("name"), str)
         }
         if not given:

@@ -17,6 +17,6 @@ class RetryPolicy:
 
     def delay_after(self, attempt: int) -> float:
         """Seconds to wait after the failed attempt `attempt` (1 for the first)."""
-        delay = self.delay_s * 2 ** (attempt - 1) if self.exponential else self.delay_s
+        delay = self.delay_s * 2.0 ** min(attempt - 1, 64) if self.exponential else self.delay_s
         delay = min(delay, self.max_delay_s)
         return random.uniform(0, delay) if self.jitter else delay

@@ -22,15 +22,15 @@ class Channel:
     """The recent segments of one run, and who waits for the next. Only used in the event loop."""
 
     __slots__ = (
-        "_bytes", "_enders", "_segments", "_waiters", "detail", "end", "has_ended", "is_gone", "is_local",
+        "_bytes", "_enders", "_segments", "_waiters", "detail", "end", "has_ended", "is_gone", "owner",
         "run_id", "users", "version",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.users = 0
-        self.is_local = False
-        """Whether this process executes the run and so publishes all that is committed."""
+        self.owner: object | None = None
+        """The execution of this process that publishes all that is committed of the run, if there is one."""
         self.end = -1
         """The highest index that is known to be committed."""
         self.detail: RunDetail | None = None
@@ -45,6 +45,18 @@ class Channel:
         """Whether the run was deleted."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._enders: set[asyncio.Future[None]] = set()
+
+    def begin_leg(self, owner: object) -> None:
+        """An execution of this process begins to publish. What is known of an earlier leg's end is not true any more."""
+        self.owner = owner
+        self.detail = None
+        self.has_ended = False
+
+    def end_leg(self, owner: object) -> None:
+        """An execution has ended. Who still waits must look at the store: it may have ended without a word."""
+        if self.owner is owner:
+            self.owner = None
+            self.wake()
 
     def publish(self, segment: Segment) -> None:
         """Committed events, in order. Events that the channel has seen already are ignored."""
@@ -68,14 +80,17 @@ class Channel:
         """The committed segments behind an index: empty if there are none yet; None if the window does not reach back so far, or
         nothing is known of the run yet, so that the store must be asked."""
         if self.end <= index:
-            return [] if self.is_local or self.end >= 0 else None
+            return [] if self.owner is not None or self.end >= 0 else None
         if not self._segments or self._segments[0].first_index > index + 1:
             return None
         return [segment.after(index) for segment in self._segments if segment.last_index > index]
 
     def know(self, end: int) -> None:
         """The store was asked: everything up to this index is committed, and what comes will be published."""
-        self.end = max(self.end, end)
+        if end > self.end:
+            self._segments.clear()
+            self._bytes = 0
+            self.end = end
 
     def forget(self) -> None:
         """Drop what is known, so that everybody asks the store."""
@@ -145,7 +160,7 @@ class Hub:
 
     def remote(self) -> list[Channel]:
         """Channels of runs that this process does not execute."""
-        return [channel for channel in self._channels.values() if not channel.is_local]
+        return [channel for channel in self._channels.values() if channel.owner is None]
 
     def stats(self) -> dict[str, Any]:
         return {"channels": len(self._channels), "users": sum(channel.users for channel in self._channels.values())}

@@ -14,7 +14,7 @@ from waystation.db.engine import Database
 from waystation.domain.access import Principal
 from waystation.domain.checkpoint import cut
 from waystation.domain.lifecycle import RunStatus
-from waystation.domain.message import Message
+from waystation.domain.message import Message, repaired
 from waystation.domain.requirement import Requirement
 from waystation.domain.run import Run, RunDetail
 from waystation.domain.text import clean
@@ -93,7 +93,9 @@ class ContinuationService:
         )
         if self._slots.closed:
             raise UnavailableError
-        worker_id = self._worker_id() if not request.background and self._slots.take() else None
+        worker_id = None if request.background else self._worker_id()
+        if worker_id is not None and not self._slots.take():
+            worker_id = None
         reopened: Run | None = None
         try:
             reopened = await self._database.write(run_store.reopen, run, output, worker_id, now())
@@ -117,7 +119,9 @@ class ContinuationService:
             raise RunNotContinuableError(source.id, source.status.value)
         at = now()
         count = cut(detail.messages, "last_user" if request.regenerate else request.continue_from)
-        messages = _taken_over(detail.messages[:count], request.additional_instructions, int(at))
+        # What was completed is known by its result; what was not is told as interrupted. No call of the source is executed again.
+        taken = repaired(detail.messages[:count], results_of(source))
+        messages = _taken_over(taken, request.additional_instructions, int(at))
         if request.input is not None:
             messages.append(Message(id=new_id(), role="user", content=clean(request.input), created_at=int(at)))
         elif messages and messages[-1].role == "assistant":
@@ -150,6 +154,12 @@ class ContinuationService:
         return await self._runs.accept(accept, agent, starts_now=not request.background)
 
 
+def results_of(run: Run) -> dict[str, str]:
+    """The results of a run's completed tool calls, by call."""
+    tools = run.output.tools if run.output else []
+    return {tool.tool_call_id: tool.result for tool in tools if tool.result is not None}
+
+
 def answered(run: Run, answers: list[dict[str, Any]], decided: dict[str, Approval]) -> list[Requirement]:
     """The requirements of a paused run with answers and admins' decisions applied. An answer to a call that the run has completed
     already is ignored (clients send back all tools of a run); one to a call that it never had is refused."""
@@ -159,7 +169,7 @@ def answered(run: Run, answers: list[dict[str, Any]], decided: dict[str, Approva
         call_id = answer.get("tool_call_id")
         if isinstance(call_id, str) and call_id in requirements:
             requirements[call_id] = requirements[call_id].answered_by(answer)
-        elif call_id not in known:
+        elif not isinstance(call_id, str) or call_id not in known:
             raise UnknownRequirementError(run.id, call_id)
     for call_id, requirement in requirements.items():
         if requirement.needs_approval:

@@ -21,6 +21,7 @@ from waystation.domain.event import (
 from waystation.domain.message import Message
 from waystation.domain.metrics import Metrics, ModelUsage
 from waystation.domain.requirement import ToolExecution
+from waystation.domain.text import clean, clean_json
 
 
 class Fold:
@@ -47,17 +48,17 @@ class Fold:
 
     @property
     def text(self) -> str:
-        return "".join([text for _, text in self._text])
+        return clean("".join([text for _, text in self._text]))
 
     @property
     def open_text(self) -> str:
         """The text of a model request that has not come back: no message holds it yet."""
         start = self.open_request_at
-        return "" if start is None else "".join([text for index, text in self._text if index > start])
+        return "" if start is None else clean("".join([text for index, text in self._text if index > start]))
 
     @property
     def reasoning(self) -> str | None:
-        return "".join([text for _, text in self._reasoning]) or None
+        return clean("".join([text for _, text in self._reasoning])) or None
 
     def restore(self, line: bytes) -> None:
         """Take in a stored event. Tokens told before the row's metrics were last written are in them already."""
@@ -104,7 +105,7 @@ class Fold:
                 pass
 
     def _add_tool(self, tool: dict[str, Any]) -> None:
-        self.tools[tool["tool_call_id"]] = ToolExecution.model_validate(tool)
+        self.tools[tool["tool_call_id"]] = ToolExecution.model_validate(clean_json(tool))
 
     def _discard(self, start: Any) -> None:
         if isinstance(start, int):

@@ -92,7 +92,7 @@ class Preparation:
             messages=stored.messages,
             requirements=run.requirements,
             attachments=stored.attachments,
-            tools=[fold.tools[call_id] for call_id in fold.tools if call_id in fold.completed_calls],
+            tools=[tool for call_id, tool in fold.tools.items() if call_id in fold.completed_calls or call_id in fold.started_calls],
             started_calls=frozenset(fold.started_calls),
         )
 
@@ -113,7 +113,7 @@ def before(history: list[PastRun], source_id: str) -> list[PastRun]:
     """What came before the source of a sibling, in the source's own branch: the sibling holds the source's messages itself."""
     ids = [past.id for past in history]
     if source_id not in ids:
-        return lineage(history[::-1])
+        return []
     upto = history[: ids.index(source_id) + 1]
     branch = lineage(upto[::-1])
     return [past for past in branch if past.id != source_id]

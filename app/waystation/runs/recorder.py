@@ -7,6 +7,7 @@ ended with an error at the index where its log really stops.
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from waystation.agents.turn import CancelToken, StopReason
 from waystation.clock import now
@@ -20,7 +21,6 @@ from waystation.logs import get_logger
 from waystation.runs.fold import Fold
 from waystation.store.ledger import Ledger
 from waystation.store.operations import EventLines, Finish, MessageLines, Step, Stepped
-from waystation.store.rows import payload_from_messages
 
 log = get_logger(__name__)
 
@@ -42,12 +42,13 @@ class Recorder:
         self._next = run.next_index
         self._lines: list[bytes] = []
         self._bytes = 0
-        self._messages: list[Message] = []
+        self._messages: list[str] = []
         self._message_count = 0
         self._in_flight: list[Step] = []
         self._finish: Finish | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
+        self._closed = False
         self._detail: RunDetail | None = None
         self._first = b""
         self._first_content: float | None = None
@@ -69,6 +70,12 @@ class Recorder:
 
     # ---- the emitter of the turn -----------------------------------------------------------------------------------------
     def __call__(self, event: Event) -> int:
+        if self._closed:
+            raise RunLostError
+        return self.record(event)
+
+    def record(self, event: Event) -> int:
+        """The same for the executor."""
         index = self._next
         line = self._envelope.line(event, index, now())
         self._next = index + 1
@@ -83,7 +90,14 @@ class Recorder:
         return index
 
     def message(self, *messages: Message) -> None:
-        self._messages.extend(messages)
+        if self._closed:
+            raise RunLostError
+        self.record_messages(messages)
+
+    def record_messages(self, messages: Sequence[Message]) -> None:
+        """The same for the executor."""
+        # Encoded here, so that a message that can't be is the error of the one who gave it.
+        self._messages.extend([message.encode() for message in messages])
         self.fold.messages.extend(messages)
 
     def usage(self, usage: ModelUsage) -> None:
@@ -116,6 +130,10 @@ class Recorder:
     def accepted(self) -> None:
         """The acceptance is committed, with the first event."""
         self._channel.publish(Segment(0, 0, self._first, False))
+
+    def close(self) -> None:
+        """The turn was given up: what it still emits is refused."""
+        self._closed = True
 
     async def flush(self) -> None:
         """Until all that was recorded is committed, whether the run is to stop or not."""
@@ -184,10 +202,11 @@ class Recorder:
             return None
         first = self._message_count
         self._message_count += len(self._messages)
-        return MessageLines(first, len(self._messages), payload_from_messages(self._messages))
+        return MessageLines(first, len(self._messages), "\n".join(self._messages))
 
     def settle(self, outcome: Stepped | Exception) -> None:
-        self._take_in(self._in_flight.pop(), outcome)
+        if self._in_flight:
+            self._take_in(self._in_flight.pop(), outcome)
         self._release()
 
     def _release(self) -> None:

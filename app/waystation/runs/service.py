@@ -5,6 +5,7 @@ is stored as RUNNING in the commit that accepts it; any other is stored as PENDI
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
 
 from waystation.agents.base import BaseAgent, Capability
@@ -29,7 +30,8 @@ from waystation.errors import (
     UnsupportedMediaError,
 )
 from waystation.logs import get_logger
-from waystation.runs.executor import Execution, Executor
+from waystation.runs.execution import Execution
+from waystation.runs.executor import Executor
 from waystation.runs.idle import IdleEnds
 from waystation.runs.preparation import history_runs_of
 from waystation.runs.request import RunRequest, Ticket
@@ -112,17 +114,19 @@ class RunService:
             accept.worker_id = worker_id
             execution, accept.first = self._executor.begin(accept.run, agent)
             accept.history_runs = history_runs_of(accept.run, agent)
-        started = False
-        try:
-            answer = await self._ledger.accept(accept)
-            if execution is not None and answer.verdict is Verdict.STARTED:
-                self._executor.start(execution, answer)
-                started = True
-        finally:
-            if execution is not None and not started:
-                self._executor.abandon(execution)
-                self._slots.give_back()
-        return self._ticket(accept, answer)
+        answer = self._ledger.accept(accept)
+        if execution is not None:
+            # A callback, not this task: the run is accepted and executed also if its request is cancelled meanwhile.
+            answer.add_done_callback(functools.partial(self._begin, execution))
+        return self._ticket(accept, await asyncio.shield(answer))
+
+    def _begin(self, execution: Execution, answer: "asyncio.Future[Accepted]") -> None:
+        """Start the execution of a run that was accepted, or give its slot back."""
+        if not answer.cancelled() and answer.exception() is None and answer.result().verdict is Verdict.STARTED:
+            self._executor.start(execution, answer.result())
+        else:
+            self._executor.abandon(execution)
+            self._slots.give_back()
 
     def _ticket(self, accept: Accept, answer: Accepted) -> Ticket:
         run = accept.run
@@ -181,11 +185,12 @@ class RunService:
 
     # ---- cancel ----------------------------------------------------------------------------------------------------------
     async def cancel(self, agent_id: str, run_id: str, principal: Principal, wait_s: float) -> tuple[Run, bool]:
-        """Stop a run wherever it is; the run as it is now, and whether it is still stopping. Idempotent."""
-        self._registry.get(agent_id)
+        """Stop a run wherever it is; the run as it is now, and whether it is still stopping. Idempotent. Runs of an agent that is not
+        served any more can be stopped too."""
         while True:
             run = await self._database.read(run_store.find, run_id)
             if run is None:
+                self._registry.get(agent_id)
                 raise RunNotFoundError(run_id)
             _check_visible(run, agent_id, None, principal)
             if run.is_final:

@@ -4,7 +4,7 @@ Register, read the store, wait (see `live.hub`). A viewer ends when it has deliv
 too, unless it came after it: then it waits for the continuation.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from waystation.db.engine import Database
@@ -41,7 +41,7 @@ class Watch:
             raise RunNotFoundError(run_id)
         return State(*found)
 
-    async def segments(self, run_id: str, after: int, *, waits_when_paused: bool = False) -> AsyncIterator[Segment | Gap]:
+    async def segments(self, run_id: str, after: int, *, waits_when_paused: bool = False) -> AsyncGenerator[Segment | Gap]:
         """The committed events behind an index, as they come. `waits_when_paused`: do not end at a pause that was over before."""
         channel = self._hub.attach(run_id)
         cursor, waits = after, waits_when_paused
@@ -84,7 +84,7 @@ class Watch:
                 if channel.detail is not None:
                     return channel.detail
                 version = channel.version
-                if not channel.is_local:
+                if channel.owner is None:
                     state = await self.state(run_id)
                     if state.is_over_at(state.next_index):
                         return await self._database.read(details.read_detail, run_id)

@@ -99,7 +99,8 @@ ACCEPT = (
                 sa.or_(sessions.c.user_id.is_(None), _new.user_id.is_(None), sessions.c.user_id == _new.user_id),
             ),
         )
-        .order_by(_new.session_id),
+        .order_by(_new.session_id)
+        .with_for_update(read=True, key_share=True, of=sessions),  # a session that is being deleted is waited for
         include_defaults=False,
     )
     .on_conflict_do_nothing()
@@ -170,6 +171,10 @@ HISTORY_SQLITE = (
     .order_by(other.c.seq, run_messages.c.first_index)
 )
 
+SOURCES = sa.select(runs.c.seq, runs.c.id, runs.c.forked_from_run_id).where(
+    runs.c.id.in_(sa.bindparam("sources", expanding=True)), runs.c.seq > sa.bindparam("first", type_=Int)
+)
+
 STORE_MESSAGES = sa.insert(run_messages)
 STORE_ATTACHMENTS = sa.insert(attachments)
 MARK_REPLACED = sa.update(runs).where(runs.c.id == sa.bindparam("source")).values(replaced_by_run_id=sa.bindparam("sibling"))
@@ -191,6 +196,7 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     answers = {a.run.id: _deleted(a) for a in new if a.run.id in gone}
     if left := [item for item in items if item["id"] not in stored]:
         refused, again = _refusals(conn, left)
+        created |= {row.id for row in execute(conn, CREATE_SESSIONS, again)}
         stored |= {row.id: row for row in execute(conn, ACCEPT, again)}
         answers |= refused
         if unused := created - {item["session_id"] for item in items if item["id"] in stored}:
@@ -241,17 +247,20 @@ def _deleted(a: Accept) -> Accepted:
 
 
 def _refusals(conn: sa.Connection, left: list[dict[str, Any]]) -> tuple[dict[str, Accepted], list[dict[str, Any]]]:
-    """Why these were not stored; and those worth storing once more: a session that had no agent yet was adopted, or a run
-    that may wait lost its session to another process while the statement ran (a new statement sees that)."""
+    """Why these were not stored; and those worth storing once more: a session that had no agent yet was adopted, or was deleted
+    meanwhile, or a run that may wait lost it to another process while the statement ran (a new statement sees that)."""
     used = {row.id: row for row in execute(conn, FIND_KEYS, [i for i in left if i["idempotency_key"] is not None])}
     why = {row.id: row for row in execute(conn, DIAGNOSE, left)}
     answers: dict[str, Accepted] = {}
     again: list[dict[str, Any]] = []
     for item in left:
         run_id, session_id = item["id"], item["session_id"]
-        reason = why[run_id]
+        reason = why.get(run_id)
         if key := used.get(run_id):
             answers[run_id] = Accepted(Verdict.EXISTS, key.run_id, key.session_id, request_hash=key.request_hash)
+        elif reason is None:
+            answers[run_id] = Accepted(Verdict.BUSY, None, session_id)
+            again.append(item)
         elif None not in (reason.user_id, item["user_id"]) and reason.user_id != item["user_id"]:
             answers[run_id] = Accepted(Verdict.OTHER_USER, None, session_id)
         elif reason.agent_id not in (None, item["agent_id"]):
@@ -301,14 +310,27 @@ def _bring_past(conn: sa.Connection, started: list[Accept], answers: dict[str, A
         answers[by_session[session_id].run.id].history = past
 
 
-def read_history(conn: sa.Connection, wanted: dict[str, int]) -> dict[str, list[PastRun]]:
-    """The last runs of each session (how many, by session id) with their messages, oldest first."""
+def read_history(conn: sa.Connection, wanted: dict[str, int], source: str | None = None) -> dict[str, list[PastRun]]:
+    """The last runs of each session (how many, by session id) with their messages, oldest first. Sources of siblings, and
+    `source`, are among them without messages where they are not remembered themselves (replaced, failed)."""
     if not wanted:
         return {}
     statement = by_dialect(conn, sqlite=HISTORY_SQLITE, postgresql=HISTORY_POSTGRESQL)
     found = execute(conn, statement, [{"session_id": s} for s in wanted], runs=max(wanted.values()))
-    past: dict[str, list[PastRun]] = {}
-    for (session_id, run_id, forked_from), group in itertools.groupby(found, lambda r: (r.session_id, r.id, r.forked_from_run_id)):
+    past: dict[str, list[tuple[int, PastRun]]] = {}
+    keys = itertools.groupby(found, lambda r: (r.session_id, r.seq, r.id, r.forked_from_run_id))
+    for (session_id, seq, run_id, forked_from), group in keys:
         messages = [message for row in group for message in messages_from_payload(row.payload)]
-        past.setdefault(session_id, []).append(PastRun(run_id, forked_from, messages))
-    return {session_id: found[-wanted[session_id] :] for session_id, found in past.items()}
+        past.setdefault(session_id, []).append((seq, PastRun(run_id, forked_from, messages)))
+    return {session_id: _with_sources(conn, last[-wanted[session_id] :], source) for session_id, last in past.items()}
+
+
+def _with_sources(conn: sa.Connection, last: list[tuple[int, PastRun]], source: str | None) -> list[PastRun]:
+    """A branch leaves at the place of its source, so that must be known even if nothing of it is remembered."""
+    known = dict(last)
+    while missing := {source, *(run.forked_from_run_id for run in known.values())} - {run.id for run in known.values()} - {None}:
+        rows = conn.execute(SOURCES, {"sources": sorted(id for id in missing if id), "first": last[0][0]}).all()
+        if not rows:
+            break
+        known |= {row.seq: PastRun(row.id, row.forked_from_run_id, []) for row in rows}
+    return [known[seq] for seq in sorted(known)]

@@ -46,7 +46,7 @@ class StoredTurn:
 
 def read_turn(conn: sa.Connection, run: Run, history_runs: int) -> StoredTurn:
     """Everything a turn of this run is given, in one transaction."""
-    history = read_history(conn, {run.session_id: history_runs}) if history_runs else {}
+    history = read_history(conn, {run.session_id: history_runs}, run.forked_from_run_id) if history_runs else {}
     begun = run.next_index > 0 or run.forked_from_run_id is not None
     return StoredTurn(
         session=sessions.find(conn, run.session_id),

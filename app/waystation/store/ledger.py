@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from waystation.clock import now
 from waystation.db.engine import Database
-from waystation.errors import StoreUnavailableError
+from waystation.errors import StoreConflictError, StoreUnavailableError
 from waystation.logs import get_logger
 from waystation.store.operations import Accept, Accepted, Operation, Step, Stepped
 from waystation.store.step import write
@@ -53,7 +53,7 @@ class Ledger:
         self._closing = True
         self._wake.set()
         if self._task:
-            await self._task
+            await asyncio.wait([self._task])
 
     @property
     def lag_s(self) -> float:
@@ -73,6 +73,10 @@ class Ledger:
     def accept(self, accept: Accept) -> "asyncio.Future[Accepted]":
         """Raises StoreUnavailableError through the future when the store is out of reach."""
         answer: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        if self._kept or self.failure is not None:
+            # Known to be out of reach: the steps that are kept will tell when it is back.
+            answer.set_exception(StoreUnavailableError())
+            return answer
         self._queue.append((accept, answer))
         self._wake.set()
         return answer
@@ -101,8 +105,7 @@ class Ledger:
             elif self._closing:
                 return
             else:
-                self._wake.clear()
-                await _wait(self._wake, delay)
+                await asyncio.sleep(delay)  # nothing shortens it: a run that streams would try a thousand times a second
                 delay = min(delay * 2, RETRY_MOST_S)
 
     def _take(self) -> tuple[list[tuple[Accept, "asyncio.Future[Accepted]"]], list[tuple[Step, Source]]]:
@@ -115,7 +118,7 @@ class Ledger:
             seen.add(session_id)
         steps, self._kept = self._kept, []
         behind = {source for _, source in steps}  # the kept step of a source comes before its next one
-        steps += [(step, source) for source in self._sources if source not in behind and (step := source.take())]
+        steps += [(step, source) for source in self._sources if source not in behind and (step := _taken(source))]
         self._queue, self._sources = later, {source: None for source in self._sources if source in behind}
         return accepts, steps
 
@@ -132,7 +135,8 @@ class Ledger:
                 self._kept.append((step, source))
             elif not isinstance(outcome, Accepted):
                 source.settle(outcome)
-        self._note_outage(any(isinstance(outcome, StoreUnavailableError) for outcome in outcomes), bool(outcomes))
+        down = any(isinstance(outcome, StoreUnavailableError) and not isinstance(outcome, StoreConflictError) for outcome in outcomes)
+        self._note_outage(down, bool(outcomes))
 
     def _note_outage(self, down: bool, tried: bool) -> None:
         if down and self._outage_since is None:
@@ -147,24 +151,34 @@ class Ledger:
             return []
         try:
             return list(await self._database.hot(write, batch))
+        except StoreConflictError as error:
+            # Somebody holds a lock that one of these needs: the others must not wait for it.
+            if repeat:
+                return await self._commit(batch, repeat=False)
+            return [error] if len(batch) == 1 else await self._by_halves(batch)
         except StoreUnavailableError as error:
             if repeat:
                 return await self._commit(batch, repeat=False)
             return [error] * len(batch)
-        except Exception as error:  # noqa: BLE001  # drivers also raise OverflowError, UnicodeEncodeError, which are no errors of SQL
+        except Exception as error:  # noqa: BLE001  # drivers also raise OverflowError, UnicodeEncodeError
             if len(batch) == 1:
                 log.error("operation refused by the database", error=type(error.__cause__ or error).__name__)
                 return [error]
-            half = len(batch) // 2
-            return [*await self._commit(batch[:half]), *await self._commit(batch[half:])]
+            return await self._by_halves(batch)
+
+    async def _by_halves(self, batch: list[Operation]) -> list[Outcome]:
+        half = len(batch) // 2
+        return [*await self._commit(batch[:half]), *await self._commit(batch[half:])]
 
 
-async def _wait(event: asyncio.Event, seconds: float) -> None:
+def _taken(source: Source) -> Step | None:
+    """What a source has gathered. One that fails is told so and harms no other."""
     try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
+        return source.take()
+    except Exception as error:
+        log.exception("a run's log could not be taken")
+        source.settle(error)
+        return None
 
 
 def _resolve(answer: "asyncio.Future[Any]", outcome: Any) -> None:

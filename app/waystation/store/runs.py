@@ -109,6 +109,12 @@ HAND_BACK_RUN = (
     .values(**_HANDED_BACK)
     .returning(runs.c.id)
 )
+HAND_BACK_ORPHAN = (
+    sa.update(runs)
+    .where(runs.c.id == sa.bindparam("run"), runs.c.epoch == sa.bindparam("seen"), runs.c.status == RUNNING)
+    .values(**_HANDED_BACK, takeovers=runs.c.takeovers + 1)
+    .returning(runs.c.id)
+)
 HAND_BACK_LOST = (
     sa.update(runs)
     .where(runs.c.worker_id == sa.bindparam("worker"), runs.c.status == RUNNING)
@@ -120,6 +126,11 @@ HAND_BACK_LOST = (
 def hand_back(conn: sa.Connection, run_id: str, epoch: int, at: float) -> bool:
     """Give a run back so that any worker goes on with it. It keeps its session. False: somebody else has it already."""
     return conn.execute(HAND_BACK_RUN, {"run": run_id, "seen": epoch, "now": at}).first() is not None
+
+
+def hand_back_lost(conn: sa.Connection, run_id: str, epoch: int, at: float) -> bool:
+    """Give a run back that its process does not execute. It counts as a takeover, so that this can't go on for ever."""
+    return conn.execute(HAND_BACK_ORPHAN, {"run": run_id, "seen": epoch, "now": at}).first() is not None
 
 
 def hand_back_runs_of(conn: sa.Connection, worker_id: str, at: float) -> list[str]:

@@ -83,6 +83,7 @@ def unfinished_runs(conn: sa.Connection, session_id: str) -> list[Run]:
 def delete(conn: sa.Connection, session_id: str, at: float) -> bool:
     """Delete a session with everything of it, unless a run of it goes on or waits (then False). Keys leave a mark, so that a
     repeated request does not start its run again."""
+    conn.execute(sa.select(sessions.c.id).where(sessions.c.id == session_id).with_for_update())  # an acceptance shares this lock
     in_flight = sa.select(runs.c.id).where(runs.c.session_id == session_id, runs.c.status.in_(["PENDING", "RUNNING"])).limit(1)
     if conn.execute(in_flight).first():
         return False

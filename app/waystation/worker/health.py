@@ -47,7 +47,7 @@ class HealthService:
             "draining": self._slots.closed,
         }
         return Health(
-            ok=store and ledger_works and not self._slots.closed,
+            ok=store and ledger_works and self._lease.is_held and not self._slots.closed,
             store=store,
             ledger_lag_s=round(self._ledger.lag_s, 3),
             worker=worker,

@@ -46,7 +46,7 @@ class Lease:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._answered_at = time.monotonic()
+        self._asked_at: float | None = None
         self.is_held = False
         """Whether the last renewal went well. Without it no new run is started."""
 
@@ -77,36 +77,37 @@ class Lease:
             self._watch_loop()
             try:
                 alive, cancels = self._database.sync_write(renew_and_ask, self._worker.id, now())
+                if not alive:
+                    self._worker = replace(this_process(), id=new_id())  # the old one's death stands
+                    self._database.sync_write(workers.register, self._worker)
             except StoreUnavailableError:
                 self._tell(self._cut_off)
-                continue
-            self._tell(self._renewed, alive, cancels)
-            if not alive:
-                self._begin_again()
+            except Exception:
+                log.exception("lease not renewed")
+                self._tell(self._cut_off)
+            else:
+                self._tell(self._renewed, alive, cancels)
 
     def _watch_loop(self) -> None:
-        silence = time.monotonic() - self._answered_at
-        if silence > LOOP_SILENCE_S:
+        """Ask the loop for a sign of life. Its silence counts from the question: this thread may have been kept waiting itself."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self._tell(self._answer)
+            return
+        silence = time.monotonic() - self._asked_at
+        # A second look: after a stop of the whole process both wake at once.
+        if silence > LOOP_SILENCE_S and not self._stop.wait(RENEW_S) and self._asked_at is not None:
             log.error("the event loop does not answer; the process exits", silent_s=round(silence, 1))
             faulthandler.dump_traceback(file=sys.stderr)
             os._exit(EXIT_CODE)
-        self._tell(self._answer)
 
     def _tell(self, function: Callable[..., None], *args: object) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
 
-    def _begin_again(self) -> None:
-        """Come back as a new worker: the old one's death stands."""
-        self._worker = replace(this_process(), id=new_id())
-        try:
-            self._database.sync_write(workers.register, self._worker)
-        except StoreUnavailableError:
-            self._tell(self._cut_off)
-
     # ---- in the event loop -------------------------------------------------------------------------------------------------
     def _answer(self) -> None:
-        self._answered_at = time.monotonic()
+        self._asked_at = None
 
     def _cut_off(self) -> None:
         if self.is_held:

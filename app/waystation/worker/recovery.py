@@ -112,7 +112,7 @@ class Recovery:
         held = set(await self._database.read(run_store.running_of, self._lease.worker_id))
         orphans = {(run_id, epoch) for run_id, epoch in held if self._executor.running.get(run_id) != epoch}
         for run_id, epoch in orphans & self._orphans:
-            if await self._database.write(run_store.hand_back, run_id, epoch, now()):
+            if await self._database.write(run_store.hand_back_lost, run_id, epoch, now()):
                 log.warning("run without an execution handed back", run_id=run_id)
                 self._claims.wake()
         self._orphans = orphans
