@@ -108,7 +108,8 @@ async def test_a_session_with_a_turn_in_flight_is_deleted_only_by_force(sqlite_u
 async def test_many_sessions_are_deleted_at_once(api: ApiServer) -> None:
     for number in range(3):
         await make(api, session_id=f"s{number}")
-    answer = await api.http.request("DELETE", "/sessions", json={"session_ids": ["s0", "s2", "unknown", "a/b"], "session_types": ["agent"] * 4})
+    body = {"session_ids": ["s0", "s2", "unknown", "a/b"], "session_types": ["agent"] * 4}
+    answer = await api.http.request("DELETE", "/sessions", json=body)
     assert answer.status_code == 204 and await ids(api) == ["s1"]
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from support.store_ops import LATER, ending, lines, messages, starting, step_of, waiting
 from waystation.db.engine import HOT_SETTINGS, Database
-from waystation.db.tables import run_events, run_messages, runs, sessions, workers
+from waystation.db.tables import attachments, run_events, run_messages, runs, sessions, workers
 from waystation.domain.lifecycle import RunStatus
 from waystation.store import accept, approvals, details, events
 from waystation.store import runs as run_store
@@ -112,6 +112,8 @@ def fill(conn: sa.Connection) -> None:
     parts = [{"run_id": r["id"], "session_id": r["session_id"], "first_index": 0, "last_index": 0, "payload": "{}"} for r in done + running]
     conn.execute(sa.insert(run_events), [part | {"payload": '{"event":"RunStarted"}'} for part in parts])
     conn.execute(sa.insert(run_messages), [part | {"payload": '{"id":"m","role":"user"}'} for part in parts])
+    files = [{"id": f"f{n}", "run_id": part["run_id"], "session_id": part["session_id"], "content": b"x"} for n, part in enumerate(parts)]
+    conn.execute(sa.insert(attachments), [f | {"name": "f", "mime_type": "text/plain", "kind": "file", "created_at": 1.0} for f in files])
     conn.execute(
         sa.insert(workers),
         [

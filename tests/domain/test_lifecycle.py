@@ -17,7 +17,7 @@ ALLOWED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "target"), itertools.product([None, *STORED], RunStatus))
+@pytest.mark.parametrize(("source", "target"), list(itertools.product([None, *STORED], RunStatus)))
 def test_a_change_is_allowed_exactly_where_the_design_says_so(source: RunStatus | None, target: RunStatus) -> None:
     assert allows(source, target) is ((source, target) in ALLOWED)
 

@@ -126,14 +126,14 @@ async def test_ids_of_five_thousand_deltas_are_unique_and_growing(server: Server
 
 def read_run(sock: socket.socket, already: bytes) -> list[int]:
     """The ids of all events of a stream that is read at last."""
-    frames, ids, ended = Frames(), [], False
-    chunk = already
-    while not ended and chunk:
-        for line in frames.feed(chunk):
-            ids += [] if line[0] is None else [line[0]]
-            ended = line[1] == "RunCompleted"
-        chunk = b"" if ended else sock.recv(1 << 20)
-    return ids
+    frames, ids, chunk = Frames(), [], already
+    while True:
+        for number, name, _ in frames.feed(chunk):
+            ids += [] if number is None else [number]
+            if name == "RunCompleted":
+                return ids
+        chunk = sock.recv(1 << 20)
+        assert chunk, f"the stream ended after {ids[-1:]}"
 
 
 async def most_memory(server: Server, client: httpx.AsyncClient, viewer: Viewer) -> int:

@@ -1,5 +1,6 @@
 """The migrations make what the metadata says, once, whoever else does the same at the same time."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -39,11 +40,16 @@ def differences(conn: sa.Connection) -> list[Any]:
     return list(compare_metadata(context, metadata))
 
 
-def indexes(conn: sa.Connection) -> dict[str, tuple[Any, ...]]:
-    """Columns, uniqueness and condition of each index of the runs; a condition is not compared by alembic."""
-    found = sa.inspect(conn).get_indexes("runs")
-    options = f"{conn.dialect.name}_where"
-    return {i["name"]: (tuple(i["column_names"]), bool(i["unique"]), options in i["dialect_options"]) for i in found if i["name"]}
+INDEXES = {
+    "sqlite": "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'runs' AND sql IS NOT NULL",
+    "postgresql": "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'runs' AND indexname LIKE '__\\_runs\\_%'",
+}
+
+
+def indexes(conn: sa.Connection) -> dict[str, tuple[bool, bool]]:
+    """Whether each index of the runs is unique, and whether it has a condition."""
+    found = conn.exec_driver_sql(INDEXES[conn.dialect.name])
+    return {name: ("UNIQUE" in sql, " WHERE " in sql.replace("\n", " ")) for name, sql in found if not name.startswith("runs_")}
 
 
 async def test_a_fresh_database_is_what_the_metadata_says(empty_database: Database) -> None:
@@ -51,15 +57,19 @@ async def test_a_fresh_database_is_what_the_metadata_says(empty_database: Databa
     assert await empty_database.read(differences) == []
 
 
-async def test_the_indexes_of_the_runs_are_those_of_the_metadata_with_their_conditions(empty_database: Database) -> None:
+async def test_a_missing_index_is_noticed(empty_database: Database) -> None:
     await schema.upgrade(empty_database)
-    name = f"{empty_database.url.get_backend_name()}"
-    expected = {
-        i.name: (tuple(c.name for c in i.columns), bool(i.unique), i.dialect_options[name]["where"] is not None)
-        for i in metadata.tables["runs"].indexes
+    await empty_database.write(lambda conn: conn.execute(sa.text("DROP INDEX ix_runs_session")) and None)
+    assert [difference[0] for difference in await empty_database.read(differences)] == ["add_index"]
+
+
+async def test_the_indexes_of_the_runs_have_the_conditions_of_the_metadata(empty_database: Database) -> None:
+    await schema.upgrade(empty_database)
+    dialect = empty_database.url.get_backend_name()
+    assert await empty_database.read(indexes) == {
+        index.name: (bool(index.unique), index.dialect_options[dialect]["where"] is not None)
+        for index in metadata.tables["runs"].indexes
     }
-    found = await empty_database.read(indexes)
-    assert {name: found.get(name) for name in expected} == expected
 
 
 async def test_an_upgrade_done_twice_does_nothing_the_second_time(empty_database: Database) -> None:
@@ -100,20 +110,26 @@ asyncio.run(main())
 """
 
 
-async def test_eight_processes_that_start_at_once_all_succeed_and_one_makes_the_tables(empty_url: str, empty_database: Database) -> None:
+def upgrade_at_once(url: str, count: int) -> list[tuple[str, str]]:
+    """What each of so many processes tells, which begin when all of them are ready."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", UPGRADE, empty_url], env=clean_environment(PYTHONPATH=str(APP)), stdin=subprocess.PIPE,
+            [sys.executable, "-c", UPGRADE, url], env=clean_environment(PYTHONPATH=str(APP)), stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
-        for _ in range(8)
+        for _ in range(count)
     ]  # fmt: skip
-    ready = [process.stdout.readline() for process in processes if process.stdout]
+    assert [process.stdout.readline() for process in processes if process.stdout] == ["ready\n"] * count
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    told = [process.communicate(timeout=30) for process in processes]
-    assert ready == ["ready\n"] * 8
-    assert sorted(out.strip() for out, _ in told) == ["False"] * 7 + ["True"], [err[-500:] for _, err in told]
+    return [(out.strip(), err[-500:]) for out, err in (process.communicate(timeout=30) for process in processes)]
+
+
+async def test_eight_processes_that_start_at_once_all_succeed_and_one_makes_the_tables(
+    empty_url: str, empty_database: Database
+) -> None:
+    told = await asyncio.to_thread(upgrade_at_once, empty_url, 8)
+    assert sorted(told) == [("False", "")] * 7 + [("True", "")]
     assert await empty_database.read(schema.current_revision) == schema.HEAD

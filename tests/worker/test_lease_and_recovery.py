@@ -169,11 +169,11 @@ async def test_a_process_that_was_declared_dead_starts_no_run_before_it_is_back(
 ) -> None:
     wire.holds_registrations = True
     await declare_dead(database, lease.worker_id)
-    await until(lambda: "register" in wire.sent and told.deaths)
+    await until(lambda: "register" in wire.sent)
     assert lease.worker_id not in await lease_rows(database)
-    assert not lease.is_held
+    await until(lambda: not lease.is_held)
     wire.may_register.set()
-    await until(lambda: lease.is_held)
+    await until(lambda: lease.is_held and told.deaths)
 
 
 async def test_a_lease_outlives_an_error_that_nobody_expected(lease: Lease, wire: Wire) -> None:
@@ -290,12 +290,16 @@ async def test_a_renewal_between_the_last_read_and_the_death_saves_it(database: 
     assert not await database.write(worker_store.declare_dead, "far", seen.renewals, now())
 
 
+def pid_of_the_past() -> int:
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    return child.pid
+
+
 async def test_a_process_of_this_machine_that_has_vanished_is_dead_at_once(
     database: Database, container: Container, clock: Clock
 ) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "pass"])
-    child.wait()
-    await database.write(worker_store.register, replace(this_process(), id="gone", pid=child.pid))
+    await database.write(worker_store.register, replace(this_process(), id="gone", pid=pid_of_the_past()))
     await commit(database, starting("r", worker_id="gone"))
     await looks(container, clock, 1)
     assert (await dead(database), await statuses(database)) == (["gone"], {"r": "PENDING"})

@@ -23,6 +23,10 @@ from waystation.runs.request import Ticket
 router = APIRouter(tags=["runs"])
 
 
+POLL_BYTES = 1024 * 1024
+"""About how much a long poll answers at once; its `next` says where to go on."""
+
+
 def cursor_of(request: Request, explicit: int | None) -> int:
     """The last index that a client has: what it says explicitly wins over Last-Event-ID; a malformed header is ignored."""
     if explicit is not None:
@@ -77,16 +81,17 @@ def _wants_json(request: Request) -> bool:
 async def poll(container: Container, run_id: str, after: int, wait_s: float, wanted: EventFilter) -> dict[str, Any]:
     """The wanted events behind an index; if there are none yet, the next ones within a time."""
     found: list[Any] = []
-    cursor = after
+    cursor, size = after, 0
     segments = container.watch.segments(run_id, after, waits_when_paused=True)
     try:
         async with asyncio.timeout(wait_s or None):
             state = await container.watch.state(run_id)
-            while not found or cursor < state.next_index - 1:
+            while size < POLL_BYTES and (not found or cursor < state.next_index - 1):
                 if wait_s == 0 and cursor >= state.next_index - 1:
                     break
                 item = await anext(segments)
                 cursor = item.last_index
+                size += 0 if isinstance(item, Gap) else len(item.lines)
                 if not isinstance(item, Gap):
                     found += [json.loads(line) for _, name, line in item.each() if wanted.takes(name)]
     except (TimeoutError, StopAsyncIteration):

@@ -88,10 +88,10 @@ class RunForm(BaseModel):
     dependencies: JsonObject = None
     metadata: JsonObject = None
     knowledge_filters: Annotated[Any, BeforeValidator(_json)] = None
-    max_attempts: Annotated[int | None, BeforeValidator(_none_if_empty), Field(ge=1, le=10)] = None
+    max_attempts: Annotated[Annotated[int, Field(ge=1, le=10)] | None, BeforeValidator(_none_if_empty)] = None
     timeout_s: float = Field(default=3600.0, ge=1, le=86_400)
-    available_at: Annotated[float | None, BeforeValidator(_none_if_empty)] = Field(
-        default=None, allow_inf_nan=False, description="Not before this time: seconds since the epoch, UTC, at most 30 days ahead."
+    available_at: Annotated[Annotated[float, Field(allow_inf_nan=False)] | None, BeforeValidator(_none_if_empty)] = Field(
+        default=None, description="Not before this time: seconds since the epoch, UTC, at most 30 days ahead."
     )
     webhooks: JsonObjects = None
     stream_events: bool = Field(default=True, description="False leaves only content and the event that ends the run.")

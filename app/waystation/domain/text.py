@@ -10,6 +10,7 @@ from typing import Any
 
 REPLACEMENT = "\ufffd"
 MAX_ID_CHARS = 255
+MAX_LEVELS = 200  # pydantic encodes no more than 255
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _ASCII_ID = re.compile(r"[A-Za-z0-9._\-:@~+=,]*\Z")
@@ -25,17 +26,22 @@ def clean(text: str) -> str:
     return joined.replace("\x00", REPLACEMENT)
 
 
-def clean_json(value: Any) -> Any:
-    """A JSON value with every text in it cleaned (keys too) and NaN and infinities as None."""
+def clean_json(value: Any, levels: int = MAX_LEVELS) -> Any:
+    """A JSON value with every text in it cleaned (keys too) and NaN and infinities as None. Bytes become text, and what is nested
+    deeper than `levels` (or holds itself) U+FFFD."""
     match value:
         case str():
             return clean(value)
+        case bytes():
+            return clean(value.decode("utf-8", "replace"))
+        case dict() | list() | tuple() if not levels:
+            return REPLACEMENT
         case float():
             return value if math.isfinite(value) else None
         case dict():
-            return {clean(str(key)): clean_json(item) for key, item in value.items()}
+            return {clean(str(key)): clean_json(item, levels - 1) for key, item in value.items()}
         case list() | tuple():
-            return [clean_json(item) for item in value]
+            return [clean_json(item, levels - 1) for item in value]
         case _:
             return value
 

@@ -133,7 +133,7 @@ class ContinuationService:
             session_id=source.session_id,
             user_id=source.user_id,
             status=RunStatus.PENDING,
-            input=source.input.model_copy(update={"message": message}),
+            input=source.input.model_copy(update={"message": message, "session_state": None}),
             created_at=at,
             max_attempts=agent.retry.attempts,
             available_at=at,

@@ -18,7 +18,7 @@ from waystation.domain.session import MAX_SHOWN_NAME_CHARS
 from waystation.domain.text import clean, clean_json
 from waystation.errors import AgentError
 from waystation.runs.fold import Fold
-from waystation.store.operations import Finish
+from waystation.store.operations import Finish, StateChanges
 from waystation.store.rows import dumps
 
 LOST_MESSAGE = "The process that executed the run was lost, and the agent can't go on from where it stopped."
@@ -215,7 +215,7 @@ def _end(
         attempt=run.attempt,
         usage=_delta(run.metrics, metrics),
         first_message=run.input.message[:MAX_SHOWN_NAME_CHARS],
-        session_state=dumps(state) if state is not None and state != known_state else None,
+        session_state=_changes(known_state or {}, state) if state is not None else None,
         external_session_id=leg.fold.external_session_id,
     )
     after = replace(
@@ -230,6 +230,13 @@ def _end(
         finished_at=leg.at if final else None,
     )
     return LegEnd(event=event, finish=finish, run=after)
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> StateChanges | None:
+    """What a leg has changed in the state of the session; only that is written, so that a change made meanwhile stays."""
+    changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
+    removed = [key for key in before if key not in after]
+    return StateChanges(changed, removed) if changed or removed else None
 
 
 def _metrics(leg: Leg, given: Metrics | None) -> Metrics:

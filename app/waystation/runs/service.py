@@ -151,16 +151,19 @@ class RunService:
     # ---- read ------------------------------------------------------------------------------------------------------------
     async def get(self, agent_id: str, run_id: str, principal: Principal, *, session_id: str | None = None) -> RunDetail:
         """A run of this agent with its messages, at any time of its life."""
-        self._registry.get(agent_id)
-        detail = await self._database.read(read_detail, run_id)
+        try:
+            detail = await self._database.read(read_detail, run_id)
+        except RunNotFoundError:
+            self._registry.get(agent_id)
+            raise
         _check_visible(detail.run, agent_id, session_id, principal)
         return detail
 
     async def find_ticket(self, agent_id: str, run_id: str, principal: Principal) -> Ticket:
         """A run to watch. Raises AgentNotFoundError, RunNotFoundError."""
-        self._registry.get(agent_id)
         run = await self._database.read(run_store.find, run_id)
         if run is None:
+            self._registry.get(agent_id)
             raise RunNotFoundError(run_id)
         _check_visible(run, agent_id, None, principal)
         return Ticket(run_id=run.id, session_id=run.session_id, agent_id=run.agent_id)

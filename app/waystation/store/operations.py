@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from waystation.domain.media import Attachment
 from waystation.domain.message import Message
@@ -82,6 +83,14 @@ class Accepted:
     history: list[PastRun] = field(default_factory=list)
 
 
+@dataclass(slots=True, frozen=True)
+class StateChanges:
+    """Keys of a session's state to set, and to remove."""
+
+    changed: dict[str, Any]
+    removed: list[str]
+
+
 @dataclass(slots=True, kw_only=True)
 class Finish:
     """How a leg ends: the new status and everything that commits with it. JSON fields are text; None leaves them alone."""
@@ -99,7 +108,7 @@ class Finish:
     available_at: float | None = None
     usage: dict[str, float] | None = None
     first_message: str | None = None
-    session_state: str | None = None
+    session_state: StateChanges | None = None
     external_session_id: str | None = None
     approvals: tuple[Requirement, ...] = ()
     agent_name: str = ""

@@ -220,7 +220,7 @@ def end_idle(
         "last_index": run.next_index + event.count - 1, "payload": event.lines.decode(),
     }])  # fmt: skip
     conn.execute(END_IN_SESSION, [{
-        "session": run.session_id, "run_count": 1, "cost": None, "first_message": first_message, "state": None, "external": None,
+        "session": run.session_id, "run_count": 1, "cost": None, "first_message": first_message, "external": None,
         "last_run": run.id, "at": at, **{f"add_{name}": 0 for name in COUNTS},
     }])  # fmt: skip
     # What the run still asked of an admin needs no answer any more.

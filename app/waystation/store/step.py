@@ -15,8 +15,8 @@ from waystation.db.tables import PENDING, RUNNING, Bool, Float, Int, Text, appro
 from waystation.domain.metrics import COUNTS
 from waystation.domain.requirement import Requirement
 from waystation.store.accept import STORE_MESSAGES, UNFINISHED, accept, execute, message_row, other
-from waystation.store.operations import Accept, Answer, EventLines, Finish, Operation, Step, Stepped, Verdict
-from waystation.store.rows import dumps
+from waystation.store.operations import Accept, Answer, EventLines, Finish, Operation, StateChanges, Step, Stepped, Verdict
+from waystation.store.rows import dumps, loads
 
 _FINISH: dict[str, Any] = {
     "output": Text, "error": Text, "metrics": Text, "metadata": Text, "model": Text, "model_provider": Text, "attempt": Int,
@@ -50,7 +50,15 @@ STORED = (
 )
 
 STORE_EVENTS = sa.insert(run_events)
-STORE_APPROVALS = ignore_conflicts(approvals).on_conflict_do_nothing()
+_asked = ignore_conflicts(approvals)
+# A call that asks again (its effect was lost in a crash) needs a new decision.
+STORE_APPROVALS = _asked.on_conflict_do_update(
+    index_elements=[approvals.c.run_id, approvals.c.tool_call_id],
+    set_={
+        "status": "pending", "requirement": _asked.excluded.requirement, "resolved_by": None, "resolved_at": None,
+        "resolution_data": None, "updated_at": _asked.excluded.updated_at,
+    },
+)  # fmt: skip
 END_IN_SESSION = (
     sa.update(sessions)
     .where(sessions.c.id == sa.bindparam("session"))
@@ -61,13 +69,15 @@ END_IN_SESSION = (
             else_=sa.func.coalesce(sessions.c.cost, 0.0) + sa.bindparam("cost", type_=Float),
         ),
         first_message=sa.func.coalesce(sessions.c.first_message, sa.bindparam("first_message", type_=Text)),
-        state=sa.func.coalesce(sa.bindparam("state", type_=Text), sessions.c.state),
         external_session_id=sa.func.coalesce(sa.bindparam("external", type_=Text), sessions.c.external_session_id),
         last_run_id=sa.bindparam("last_run"),
         updated_at=sa.bindparam("at", type_=Float),
         **{name: sessions.c[name] + sa.bindparam(f"add_{name}", type_=Int) for name in COUNTS},
     )
 )
+
+READ_STATE = sa.select(sessions.c.state).where(sessions.c.id == sa.bindparam("session"))
+WRITE_STATE = sa.update(sessions).where(sessions.c.id == sa.bindparam("session")).values(state=sa.bindparam("state", type_=Text))
 
 
 def write(conn: sa.Connection, batch: list[Operation]) -> list[Answer]:
@@ -88,9 +98,18 @@ def write(conn: sa.Connection, batch: list[Operation]) -> list[Answer]:
         conn.execute(STORE_MESSAGES, messages)
     if ended := sorted((s for s in passed if s.finish and s.finish.usage is not None), key=lambda s: s.session_id):
         conn.execute(END_IN_SESSION, [_session_end(s, s.finish) for s in ended if s.finish])
+    for session_id, changes in [(s.session_id, s.finish.session_state) for s in ended if s.finish and s.finish.session_state]:
+        change_state(conn, session_id, changes)
     if asked := [_approval(s, s.finish, r) for s in passed if s.finish for r in s.finish.approvals]:
         conn.execute(STORE_APPROVALS, asked)
     return [accepted[o.run.id] if isinstance(o, Accept) else answered[o.run_id, o.epoch] for o in batch]
+
+
+def change_state(conn: sa.Connection, session_id: str, changes: StateChanges) -> None:
+    """Change the named keys of a session's state. The caller's transaction holds the row already."""
+    state = loads(conn.execute(READ_STATE, {"session": session_id}).scalar()) or {}
+    state = {key: value for key, value in state.items() if key not in changes.removed} | changes.changed
+    conn.execute(WRITE_STATE, {"session": session_id, "state": dumps(state)})
 
 
 def _fence(conn: sa.Connection, steps: list[Step]) -> tuple[list[Step], dict[tuple[str, int], Stepped]]:
@@ -130,7 +149,6 @@ def _session_end(step: Step, finish: Finish) -> dict[str, Any]:
         "run_count": int(finish.status in ("COMPLETED", "ERROR", "CANCELLED")),
         "cost": usage.get("cost"),
         "first_message": finish.first_message,
-        "state": finish.session_state,
         "external": finish.external_session_id,
         "last_run": step.run_id,
         "at": finish.at,

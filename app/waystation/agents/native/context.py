@@ -33,11 +33,13 @@ def request_messages(system: str | None, turn: Turn, own: Sequence[Message]) -> 
 
 
 def _with_files(messages: list[Message], files: Sequence[Attachment]) -> list[Message]:
-    """The messages with the files behind the text of the run's first own user message."""
-    for place, message in enumerate(messages):
-        if message.role == "user" and not message.from_history:
-            text = "\n\n".join([message.content or "", *map(_file_text, files)])
-            return [*messages[:place], message.model_copy(update={"content": text}), *messages[place + 1 :]]
+    """The messages with the files behind the text of the user message that they came with: the run's first own one, or the first that
+    a sibling has taken over."""
+    asked = [place for place, message in enumerate(messages) if message.role == "user"]
+    own = [place for place in asked if not messages[place].from_history]
+    for place in (own or asked)[:1]:
+        text = "\n\n".join([messages[place].content or "", *map(_file_text, files)])
+        return [*messages[:place], messages[place].model_copy(update={"content": text}), *messages[place + 1 :]]
     return messages
 
 

@@ -140,7 +140,9 @@ class TurnLoop:
 
     # ---- the end ---------------------------------------------------------------------------------------------------------
     def _result(self, requirements: list[Requirement]) -> TurnResult:
-        state = self._turn.session.state | (self._turn.run.input.session_state or {})
+        # What the request brought is applied once: after a pause a later turn may have changed it.
+        run = self._turn.run
+        state = self._turn.session.state | ((run.input.session_state or {}) if run.output is None else {})
         if requirements:
             return TurnResult(content=pause_text(requirements), requirements=requirements, session_state=state)
         if self._messages[-1].role == "tool":

@@ -5,16 +5,19 @@ interrupted. Sync functions run in a thread, async ones in the event loop.
 """
 
 import asyncio
+import contextvars
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from waystation.agents.native.functions import Arguments, Parameter, parameters_of, summary_of
 from waystation.agents.native.results import ToolError, text_of
 from waystation.errors import ConfigError
 
+T = TypeVar("T")
 Effect = Literal["never", "safe", "ask"]
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 EFFECTS = ("never", "safe", "ask")
@@ -68,7 +71,7 @@ class Tool:
             async with asyncio.timeout(self.timeout_s) as scope:
                 if self.is_async:
                     return text_of(await self.function(**values))
-                result = await asyncio.to_thread(_run, self.function, values)
+                result = await _in_thread(lambda: _run(self.function, values))
                 return await _awaited(result) if isinstance(result, _Later) else result
         except TimeoutError:
             if scope.expired():
@@ -77,6 +80,34 @@ class Tool:
         except (SystemExit, KeyboardInterrupt) as exc:
             # A task that ends with one of these would end the event loop, and all other runs with it.
             raise ToolError("The tool tried to end the process.") from exc
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """The result of work done in a thread of its own. Not the loop's pool of threads: a few tools that never end would fill it, and the
+    whole process waits on it. Nor does such a thread keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return  # nobody waits any more
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast(T, result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = context.run(work)
+        except BaseException as exc:  # noqa: BLE001  # carried over to the task that waits
+            error = exc
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=run, name="waystation-tool", daemon=True).start()
+    return await future
 
 
 @dataclass(frozen=True, slots=True)
