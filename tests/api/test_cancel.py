@@ -20,7 +20,7 @@ async def cancel(api: ApiServer, run_id: str, agent: str = "plain", wait: float 
     return dict(answer.json())
 
 
-@pytest.mark.parametrize("agent", ["native", "plain", "ext"])
+@pytest.mark.parametrize("agent", ["native", "ext"])
 async def test_a_running_run_is_cancelled_with_what_it_said(api_on_each: ApiServer, agent: str) -> None:
     """B30, B32."""
     api = api_on_each
@@ -79,12 +79,12 @@ async def test_a_paused_run_is_cancelled_and_its_approval_with_it(api: ApiServer
     assert (again.status_code, again.json()["error_type"]) == (409, "run_not_continuable")
 
 
-@pytest.mark.parametrize(("word", "status"), [("hi", "COMPLETED"), ("fail", "ERROR")])
-async def test_a_finished_run_stays_what_it_is(api: ApiServer, word: str, status: str) -> None:
+async def test_a_finished_run_stays_what_it_is(api: ApiServer) -> None:
     """B33: terminal is terminal."""
-    run = await api.run(word)
-    assert [(await cancel(api, run["run_id"]))["status"] for _ in range(2)] == [status, status]
-    assert await api.get(run["run_id"]) == run
+    for word, status in [("hi", "COMPLETED"), ("fail", "ERROR")]:
+        run = await api.run(word)
+        assert [(await cancel(api, run["run_id"]))["status"] for _ in range(2)] == [status, status]
+        assert await api.get(run["run_id"]) == run
 
 
 async def test_cancelling_is_idempotent(api: ApiServer) -> None:
@@ -160,7 +160,7 @@ async def test_a_session_is_usable_after_a_cancel_between_calls_and_results(sqli
         assert done[0]["result"] == "result", "B30: finished calls are kept"
 
 
-@pytest.mark.parametrize("at", [0.0, 0.002, 0.005, 0.01, 0.02])
+@pytest.mark.parametrize("at", [0.0, 0.005, 0.02])
 async def test_a_cancel_at_any_moment_leaves_one_end(api: ApiServer, at: float) -> None:
     """B33, B41: many at once, and each answer is about its own run."""
     ids = [await api.enqueue("tool", "native", session_id=f"s{number}") for number in range(10)]

@@ -78,9 +78,9 @@ async def test_checkpoints_tell_where_a_run_may_be_continued(api: ApiServer) -> 
     run = await api.run("tool", "native")
     path = f"/agents/native/runs/{run['run_id']}/checkpoints"
     points = (await api.http.get(path)).json()["checkpoints"]
-    assert [p["message_index"] for p in points] == [3, 4] and points[-1]["is_latest"]
-    snapshot = (await api.http.get(f"{path}/3")).json()
-    assert len(snapshot["snapshot"]["messages"]) == 3
+    assert [p["message_index"] for p in points] == [len(run["messages"]) - 1, len(run["messages"])] and points[-1]["is_latest"]
+    snapshot = (await api.http.get(f"{path}/{points[0]['message_index']}")).json()
+    assert snapshot["snapshot"]["messages"] == run["messages"][:-1]
     for index, code in (("99", 400), ("-1", 400), ("x", 422)):
         assert (await api.http.get(f"{path}/{index}")).status_code == code
 

@@ -76,17 +76,17 @@ async def test_a_key_outlives_its_session(api: ApiServer) -> None:
     assert await api.count("runs") == 0 and await api.count("sessions") == 0
 
 
-@pytest.mark.parametrize("key", ["x", "x" * 512, "!~{}\"',:;"])
-async def test_keys_of_visible_ascii_are_taken(api: ApiServer, key: str) -> None:
-    assert (await keyed(api, key)).status_code == 200
-
-
-@pytest.mark.parametrize("key", ["", "x" * 513, "a b", "a\tb", "é"])
-async def test_other_keys_are_422_and_nothing_is_stored(api: ApiServer, key: str) -> None:
+async def test_other_keys_are_422_and_nothing_is_stored(api: ApiServer) -> None:
     """B66."""
-    answer = await api.http.post(RUNS, json={"message": "hi"}, headers={"Idempotency-Key": key.encode("latin-1")})
-    assert answer.status_code == 422 and answer.json()["detail"][0]["loc"][-1] == "Idempotency-Key"
-    assert await api.count("runs") == 0
+    for key in ["x", "x" * 512, "!~{}\"',:;"]:
+        assert (await keyed(api, key)).status_code == 200
+
+
+async def test_keys_of_visible_ascii_are_taken(api: ApiServer) -> None:
+    for key in ["", "x" * 513, "a b", "a\tb", "é"]:
+        answer = await api.http.post(RUNS, json={"message": "hi"}, headers={"Idempotency-Key": key.encode("latin-1")})
+        assert answer.status_code == 422 and answer.json()["detail"][0]["loc"][-1] == "Idempotency-Key"
+        assert await api.count("runs") == 0
 
 
 async def test_a_refused_request_uses_no_key(api: ApiServer) -> None:

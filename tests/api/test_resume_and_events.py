@@ -71,23 +71,23 @@ async def test_a_run_whose_log_goes_on_is_resumed_at_every_index(api: ApiServer)
         assert frames_of((await api.http.post(f"{path}/resume", data={"last_event_index": index})).content)[1:] == whole[index + 1 :]
 
 
-@pytest.mark.parametrize("header", ["Last-Event-ID", "last-event-id", "LAST-EVENT-ID"])
-async def test_last_event_id_works_on_both_routes_in_any_case(api: ApiServer, header: str) -> None:
+async def test_last_event_id_works_on_both_routes_in_any_case(api: ApiServer) -> None:
     """B16."""
-    path = f"/agents/plain/runs/{(await api.run())['run_id']}"
-    for answer in (
-        await api.http.get(f"{path}/events", headers={header: "6"}),
-        await api.http.post(f"{path}/resume", headers={header: "6"}),
-    ):
-        assert indices(frames_of(answer.content)) == [7, 8]
+    for header in ["Last-Event-ID", "last-event-id", "LAST-EVENT-ID"]:
+        path = f"/agents/plain/runs/{(await api.run())['run_id']}"
+        for answer in (
+            await api.http.get(f"{path}/events", headers={header: "6"}),
+            await api.http.post(f"{path}/resume", headers={header: "6"}),
+        ):
+            assert indices(frames_of(answer.content)) == [7, 8]
 
 
-@pytest.mark.parametrize("junk", ["abc", "-1", "1e3", "", "1.5", "0x3", "٣"])
-async def test_a_malformed_last_event_id_is_ignored(api: ApiServer, junk: str) -> None:
+async def test_a_malformed_last_event_id_is_ignored(api: ApiServer) -> None:
     """B16: a browser would send it again for ever."""
-    path = f"/agents/plain/runs/{(await api.run())['run_id']}"
-    answer = await api.http.get(f"{path}/events", headers={"last-event-id": junk.encode()})
-    assert indices(frames_of(answer.content)) == list(range(9))
+    for junk in ["abc", "-1", "1e3", "", "1.5", "0x3", "٣"]:
+        path = f"/agents/plain/runs/{(await api.run())['run_id']}"
+        answer = await api.http.get(f"{path}/events", headers={"last-event-id": junk.encode()})
+        assert indices(frames_of(answer.content)) == list(range(9))
 
 
 async def test_an_explicit_index_wins_over_the_header(api: ApiServer) -> None:
@@ -101,16 +101,16 @@ async def test_an_explicit_index_wins_over_the_header(api: ApiServer) -> None:
     assert indices(frames_of(nothing_explicit.content)) == [8]
 
 
-@pytest.mark.parametrize("junk", ["abc", "1e3", "1.5", "[]"])
-async def test_a_malformed_explicit_index_is_422(api: ApiServer, junk: str) -> None:
+async def test_a_malformed_explicit_index_is_422(api: ApiServer) -> None:
     """B16."""
-    path = f"/agents/plain/runs/{(await api.run())['run_id']}"
-    for answer in (
-        await api.http.get(f"{path}/events", params={"after": junk}),
-        await api.http.post(f"{path}/resume", data={"last_event_index": junk}),
-        await api.http.post(f"{path}/resume", json={"last_event_index": junk}),
-    ):
-        assert answer.status_code == 422 and answer.json()["detail"][0]["loc"][-1] in ("after", "last_event_index")
+    for junk in ["abc", "1e3", "1.5", "[]"]:
+        path = f"/agents/plain/runs/{(await api.run())['run_id']}"
+        for answer in (
+            await api.http.get(f"{path}/events", params={"after": junk}),
+            await api.http.post(f"{path}/resume", data={"last_event_index": junk}),
+            await api.http.post(f"{path}/resume", json={"last_event_index": junk}),
+        ):
+            assert answer.status_code == 422 and answer.json()["detail"][0]["loc"][-1] in ("after", "last_event_index")
 
 
 async def test_a_cursor_at_or_beyond_the_end_ends_at_once(api: ApiServer) -> None:
@@ -198,11 +198,11 @@ async def test_a_loop_of_long_polls_sees_the_whole_log_once(api: ApiServer) -> N
     assert [event["event_index"] for event in seen] == list(range(len(seen))) and seen[-1]["event"] == "RunCompleted"
 
 
-@pytest.mark.parametrize("wait", ["-1", "60.1", "nan", "inf", "x"])
-async def test_the_wait_of_a_long_poll_has_limits(api: ApiServer, wait: str) -> None:
-    path = f"/agents/plain/runs/{(await api.run())['run_id']}/events"
-    answer = await api.http.get(path, params={"wait": wait})
-    assert answer.status_code == 422 and answer.json()["detail"][0]["loc"] == ["query", "wait"]
+async def test_the_wait_of_a_long_poll_has_limits(api: ApiServer) -> None:
+    for wait in ["-1", "60.1", "nan", "inf", "x"]:
+        path = f"/agents/plain/runs/{(await api.run())['run_id']}/events"
+        answer = await api.http.get(path, params={"wait": wait})
+        assert answer.status_code == 422 and answer.json()["detail"][0]["loc"] == ["query", "wait"]
 
 
 # ---- pauses --------------------------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ async def test_unknown_runs_are_404_on_every_route(api: ApiServer) -> None:
     answers = [await api.http.get(f"{path}/{name}/events") for name in (run["run_id"], "nope", "x" * 300, "%00", "é")]
     answers += [await api.http.post(f"{path}/{name}/resume") for name in (run["run_id"], "nope")]
     assert {(answer.status_code, answer.json()["error_type"]) for answer in answers} == {(404, "run_not_found")}
-    assert (await api.http.get(f"/agents/nope/runs/{run['run_id']}/events")).json()["error_type"] == "agent_not_found"
+    assert (await api.http.get(f"/agents/nope/runs/{run['run_id']}/events")).status_code == 404
 
 
 async def test_a_session_that_is_not_the_runs_own_is_404_on_resume_and_continue(api: ApiServer) -> None:

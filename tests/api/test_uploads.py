@@ -33,7 +33,8 @@ async def test_files_reach_the_agent_whole_with_their_metadata(database_url: str
         files = [("a.txt", b"one", "text/plain"), ("b.png", big, "image/png"), ("c.json", b"{}", "application/octet-stream")]
         answer = await upload(api, *files, agent="small", files_metadata='[{"n": 1}, {}]')
         got = json.loads(answer.json()["content"])
-        assert got == [["a.txt", "text/plain", 3, {"n": 1}], ["b.png", "image/png", len(big), None], ["c.json", "application/json", 2, None]]
+        assert got[:2] == [["a.txt", "text/plain", 3, {"n": 1}], ["b.png", "image/png", len(big), None]]
+        assert got[2:] == [["c.json", "application/json", 2, None]]
 
 
 async def test_file_names_are_only_for_show(api_on_each: ApiServer) -> None:
@@ -46,12 +47,12 @@ async def test_file_names_are_only_for_show(api_on_each: ApiServer) -> None:
     assert all("/" not in name and "\\" not in name and name.isprintable() and 0 < len(name) <= 255 for name in shown)
 
 
-@pytest.mark.parametrize(("agent", "kind"), [("ext", "audio/mpeg"), ("ext", "video/mp4"), ("ext", "text/plain"), ("native", "font/woff")])
-async def test_media_that_an_agent_can_not_take_is_refused_before_the_run(api: ApiServer, agent: str, kind: str) -> None:
+async def test_media_that_an_agent_can_not_take_is_refused_before_the_run(api: ApiServer) -> None:
     """B107."""
-    answer = await upload(api, ("a.bin", b"x", kind), agent=agent)
-    assert (answer.status_code, answer.json()["error_type"]) == (400, "unsupported_media")
-    assert [await api.count(table) for table in ("runs", "attachments", "sessions")] == [0, 0, 0]
+    for agent, kind in [("ext", "audio/mpeg"), ("ext", "video/mp4"), ("ext", "text/plain"), ("native", "font/woff")]:
+        answer = await upload(api, ("a.bin", b"x", kind), agent=agent)
+        assert (answer.status_code, answer.json()["error_type"]) == (400, "unsupported_media")
+        assert [await api.count(table) for table in ("runs", "attachments", "sessions")] == [0, 0, 0]
 
 
 async def test_media_by_url_are_refused_alike_and_never_fetched(api: ApiServer) -> None:
@@ -80,10 +81,10 @@ MALFORMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "parameter"), MALFORMED)
-async def test_a_malformed_multipart_body_is_422(api: ApiServer, body: bytes, parameter: str) -> None:
-    answer = await api.http.post("/agents/native/runs", content=body, headers={"content-type": f"multipart/form-data; {parameter}"})
-    assert answer.status_code == 422 and answer.json()["error_type"] == "invalid_input"
+async def test_a_malformed_multipart_body_is_422(api: ApiServer) -> None:
+    for body, parameter in MALFORMED:
+        answer = await api.http.post("/agents/native/runs", content=body, headers={"content-type": f"multipart/form-data; {parameter}"})
+        assert answer.status_code == 422 and answer.json()["error_type"] == "invalid_input"
 
 
 @pytest.mark.xfail(strict=True, reason="the parser drops a part that has no end without a word, and the run starts without its file")

@@ -54,19 +54,19 @@ async def test_bad_fields_are_422_in_json_and_nothing_is_stored(api_on_each: Api
     assert await api_on_each.count("runs") == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"null", b'{"message": NaN}', b"\xff\xfe\x00", b"[" * 100_000, b'{"a":' * 5000])
-async def test_bodies_that_are_no_object_are_422(api: ApiServer, body: bytes) -> None:
+async def test_bodies_that_are_no_object_are_422(api: ApiServer) -> None:
     """B86."""
-    answer = await api.http.post(RUNS, content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 422 and answer.json()["detail"][0]["loc"][0] == "body"
+    for body in [b"", b"{", b"[]", b'"x"', b"null", b'{"message": NaN}', b"\xff\xfe\x00", b"[" * 100_000, b'{"a":' * 5000]:
+        answer = await api.http.post(RUNS, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 422 and answer.json()["detail"][0]["loc"][0] == "body"
 
 
-@pytest.mark.parametrize("name", ["dependencies", "knowledge_filters", "version", "factory_input", "debug_mode", "webhooks"])
-async def test_fields_that_no_agent_heeds_yet_are_501(api: ApiServer, name: str) -> None:
-    values = {"version": "2", "factory_input": "x", "debug_mode": "true", "webhooks": '[{"url": "http://x"}]'}
-    answer = await api.http.post(RUNS, data={"message": "hi", name: values.get(name, '{"a": 1}')})
-    assert (answer.status_code, answer.json()["error_type"]) == (501, "not_supported")
-    assert name in answer.json()["detail"] and await api.count("runs") == 0
+async def test_fields_that_no_agent_heeds_yet_are_501(api: ApiServer) -> None:
+    for name in ["dependencies", "knowledge_filters", "version", "factory_input", "debug_mode", "webhooks"]:
+        values = {"version": "2", "factory_input": "x", "debug_mode": "true", "webhooks": '[{"url": "http://x"}]'}
+        answer = await api.http.post(RUNS, data={"message": "hi", name: values.get(name, '{"a": 1}')})
+        assert (answer.status_code, answer.json()["error_type"]) == (501, "not_supported")
+        assert name in answer.json()["detail"] and await api.count("runs") == 0
 
 
 async def test_empty_values_of_optional_fields_count_as_none(api: ApiServer) -> None:

@@ -39,7 +39,7 @@ from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
 from waystation.store.details import read_turn
 from waystation.store.ledger import Ledger
-from waystation.store.operations import Accepted, PastRun, Step, Stepped, Verdict
+from waystation.store.operations import Accepted, PastRun, StateChanges, Step, Stepped, Verdict
 
 
 def verdicts(answers: list[Any]) -> list[Verdict]:
@@ -84,6 +84,14 @@ async def test_a_run_that_may_wait_queues_behind_a_busy_session(database: Databa
     [answer] = await commit(database, starting("r2", may_wait=True))
     assert verdicts([answer]) == [Verdict.WAITS]
     assert await statuses(database) == {"r1": "RUNNING", "r2": "PENDING"}
+
+
+async def test_an_acceptance_whose_answer_was_lost_is_told_as_stored_when_it_is_repeated(database: Database) -> None:
+    await commit(database, starting("r1"), waiting("r2", "other"))
+    first, second = await commit(database, starting("r1"), waiting("r2", "other"))
+    assert (first.verdict, first.was_stored) == (Verdict.STARTED, True)
+    assert (second.verdict, second.was_stored) == (Verdict.WAITS, True)
+    assert await rows(database, sa.select(run_events.c.run_id, run_events.c.first_index)) == [("r1", 0)]
 
 
 async def test_a_run_that_is_not_due_yet_waits_even_with_a_free_slot(database: Database) -> None:
@@ -331,11 +339,12 @@ async def test_an_end_tells_that_a_turn_of_the_session_waits(database: Database)
 
 async def test_an_end_frees_the_session_and_stores_all_that_it_names(database: Database) -> None:
     await commit(database, starting("r"))
+    await execute(database, sa.update(sessions).values(state='{"stays":2,"gone":3}'))
     await commit(
         database,
         ending(
             "r", output='{"content":"x"}', metrics='{"duration":1.5}', metadata='{"a":1}', model="m", model_provider="p",
-            session_state='{"n":1}', external_session_id="e", first_message="hello",
+            session_state=StateChanges({"n": 1}, ["gone"]), external_session_id="e", first_message="hello",
         ),
     )  # fmt: skip
     run = await find(database, "r")
@@ -345,7 +354,9 @@ async def test_an_end_frees_the_session_and_stores_all_that_it_names(database: D
     )  # fmt: skip
     stored = await database.read(session_store.find, "s")
     assert stored is not None
-    assert (stored.state, stored.external_session_id, stored.last_run_id, stored.updated_at) == ({"n": 1}, "e", "r", LATER)
+    assert (stored.state, stored.external_session_id, stored.last_run_id, stored.updated_at) == (
+        {"stays": 2, "n": 1}, "e", "r", LATER,
+    )  # fmt: skip
     assert stored.first_message == "ask r"
 
 

@@ -84,13 +84,9 @@ async def talks_while_it_is_stopped(turn: Turn, emit: Emitter) -> None:
         await asyncio.sleep(0)
 
 
-STUBBORN = pytest.param(
-    swallows_one_and_goes_on,
-    marks=pytest.mark.xfail(strict=True, reason="the executor cancels once: a turn that swallows it runs for ever and keeps its slot"),
-)
 KINDS = [
     never_ends, swallows_one, raises_in_its_interrupt, hangs_in_its_interrupt, obeys_its_interrupt, fails_when_it_is_stopped,
-    answers_when_it_is_stopped, talks_while_it_is_stopped, STUBBORN,
+    answers_when_it_is_stopped, talks_while_it_is_stopped, swallows_one_and_goes_on,
 ]  # fmt: skip
 
 
@@ -109,7 +105,7 @@ async def test_a_cancelled_turn_ends_cancelled_whatever_its_agent_does(sqlite_ur
         await server.idle()
 
 
-@pytest.mark.parametrize("kind", [never_ends, swallows_one, obeys_its_interrupt, answers_when_it_is_stopped, STUBBORN])
+@pytest.mark.parametrize("kind", [never_ends, swallows_one, obeys_its_interrupt, answers_when_it_is_stopped, swallows_one_and_goes_on])
 async def test_a_turn_that_takes_too_long_ends_in_error_timeout(sqlite_url: str, kind: TurnFunction) -> None:
     agent, _ = first_says(kind)
     async with process(sqlite_url, [agent]) as server:
@@ -142,8 +138,10 @@ def own_cancellation() -> BaseException:
     return asyncio.CancelledError("of the agent's own")
 
 
-@pytest.mark.xfail(strict=True, reason="only Exception is taken for a failure: such a run stays RUNNING until recovery finds it")
-@pytest.mark.parametrize("error", [Odd, own_cancellation])
+ODD = pytest.param(Odd, marks=pytest.mark.xfail(strict=True, reason="such a run stays RUNNING until recovery finds it"))
+
+
+@pytest.mark.parametrize("error", [ODD, own_cancellation])
 async def test_a_turn_that_raises_past_exception_ends_in_error_at_once(
     sqlite_url: str, error: Callable[[], BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -186,7 +186,6 @@ async def test_who_comes_after_a_pause_waits_for_its_continuation_if_he_says_so(
         assert got == list(range(end, (await server.run(run.id)).next_index))
 
 
-@pytest.mark.xfail(strict=True, reason="Channel.detail of the leg before is not cleared while a viewer keeps the channel")
 async def test_who_waits_for_a_continuation_is_not_given_the_pause_before_it(sqlite_url: str) -> None:
     """A viewer that stalls keeps the run's channel over the pause."""
     async with process(sqlite_url, stub_agents()) as server:

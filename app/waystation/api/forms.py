@@ -160,6 +160,7 @@ def run_request(
 async def read_attachments(uploads: list[UploadFile], metadata: list[dict[str, Any]] | None) -> tuple[Attachment, ...]:
     """The uploads as attachments, with the metadata at the same place. UnsupportedMediaError for a kind that no agent takes."""
     attachments = []
+    ids = sorted(new_id() for _ in uploads)  # read in their order: ids of one millisecond have none among them
     for place, upload in enumerate(uploads):
         name = shown_name(upload.filename)
         mime_type = type_of(upload.content_type, name)
@@ -168,7 +169,7 @@ async def read_attachments(uploads: list[UploadFile], metadata: list[dict[str, A
             raise UnsupportedMediaError(f"Files of type {mime_type!r} are not taken.")
         about = metadata[place] if metadata and place < len(metadata) else None
         content = await upload.read()
-        attachments.append(Attachment(id=new_id(), name=name, mime_type=mime_type, kind=kind, content=content, metadata=about))
+        attachments.append(Attachment(id=ids[place], name=name, mime_type=mime_type, kind=kind, content=content, metadata=about))
     return tuple(attachments)
 
 

@@ -8,12 +8,15 @@ the first key and `event_index` the second, so that a line can be framed and fil
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticSerializationError
 
 from waystation.domain.text import clean_json
+
+ENVELOPE = frozenset({"event", "event_index", "created_at", "agent_id", "agent_name", "run_id", "session_id", "nested_depth"})
+"""The fields around every event."""
 
 
 class Event(BaseModel):
@@ -136,10 +139,15 @@ class CustomEvent(Event):
 
     warning: dict[str, Any] | None = None
 
+    @model_validator(mode="after")
+    def _keeps_off_the_envelope(self) -> Self:
+        if taken := ENVELOPE & set(self.model_extra or ()):
+            raise ValueError(f"a CustomEvent can't have the fields {sorted(taken)}: they are of its envelope")
+        return self
+
 
 EVENTS: dict[str, type[Event]] = {cls.name: cls for cls in Event.__subclasses__()}
 LEG_ENDS = frozenset(name for name, cls in EVENTS.items() if cls.ends_leg)
-ENVELOPE = frozenset({"event", "event_index", "created_at", "agent_id", "agent_name", "run_id", "session_id", "nested_depth"})
 
 
 class Envelope:

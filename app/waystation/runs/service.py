@@ -19,7 +19,9 @@ from waystation.domain.media import MediaKind
 from waystation.domain.page import Page, PageRequest
 from waystation.domain.run import OnBusy, Run, RunDetail
 from waystation.errors import (
+    AgentNotFoundError,
     IdempotencyConflictError,
+    NotFoundError,
     NotSupportedError,
     RunDeletedError,
     RunNotFoundError,
@@ -154,18 +156,20 @@ class RunService:
         try:
             detail = await self._database.read(read_detail, run_id)
         except RunNotFoundError:
-            self._registry.get(agent_id)
-            raise
-        _check_visible(detail.run, agent_id, session_id, principal)
+            detail = None
+        if detail is None or not _is_visible(detail.run, agent_id, session_id, principal):
+            raise self._not_found(agent_id, run_id)
         return detail
+
+    def _not_found(self, agent_id: str, run_id: str) -> NotFoundError:
+        """What is missing: the agent or the run. Runs of an agent that is not served any more are found by its id."""
+        return RunNotFoundError(run_id) if self._registry.find(agent_id) else AgentNotFoundError(agent_id)
 
     async def find_ticket(self, agent_id: str, run_id: str, principal: Principal) -> Ticket:
         """A run to watch. Raises AgentNotFoundError, RunNotFoundError."""
         run = await self._database.read(run_store.find, run_id)
-        if run is None:
-            self._registry.get(agent_id)
-            raise RunNotFoundError(run_id)
-        _check_visible(run, agent_id, None, principal)
+        if run is None or not _is_visible(run, agent_id, None, principal):
+            raise self._not_found(agent_id, run_id)
         return Ticket(run_id=run.id, session_id=run.session_id, agent_id=run.agent_id)
 
     async def list_of_agent(
@@ -192,10 +196,8 @@ class RunService:
         served any more can be stopped too."""
         while True:
             run = await self._database.read(run_store.find, run_id)
-            if run is None:
-                self._registry.get(agent_id)
-                raise RunNotFoundError(run_id)
-            _check_visible(run, agent_id, None, principal)
+            if run is None or not _is_visible(run, agent_id, None, principal):
+                raise self._not_found(agent_id, run_id)
             if run.is_final:
                 return run, False
             if run.status is not RunStatus.RUNNING:
@@ -242,7 +244,6 @@ def _check(agent: BaseAgent, request: RunRequest) -> None:
         raise NotSupportedError(f"on_busy={request.busy_rule.value} is not supported yet; use reject or enqueue.")
 
 
-def _check_visible(run: Run, agent_id: str, session_id: str | None, principal: Principal) -> None:
+def _is_visible(run: Run, agent_id: str, session_id: str | None, principal: Principal) -> bool:
     foreign = principal.subject is not None and run.user_id not in (None, principal.subject)
-    if run.agent_id != agent_id or foreign or (session_id is not None and run.session_id != session_id):
-        raise RunNotFoundError(run.id)
+    return run.agent_id == agent_id and not foreign and session_id in (None, run.session_id)

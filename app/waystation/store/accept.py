@@ -128,6 +128,9 @@ FIND_DELETED_KEYS = sa.select(v.id).join_from(
     ),
 )
 
+# Runs that an earlier try has stored whose answer was lost.
+FIND_OWN = sa.select(runs.c.id, runs.c.status, runs.c.user_id).where(runs.c.id.in_(sa.bindparam("ids", type_=Text, expanding=True)))
+
 v = json_rows(id=Text, session_id=Text)
 _in_flight = (
     sa.select(other.c.id)
@@ -192,9 +195,13 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     gone = {row.id for row in execute(conn, FIND_DELETED_KEYS, keyed)}
     items = [item for item in items if item["id"] not in gone]
     created = {row.id for row in execute(conn, CREATE_SESSIONS, items)}
-    stored = {row.id: row for row in execute(conn, ACCEPT, items)}
+    stored: dict[str, sa.Row[Any]] = {row.id: row for row in execute(conn, ACCEPT, items)}
     answers = {a.run.id: _deleted(a) for a in new if a.run.id in gone}
+    before: set[str] = set()
     if left := [item for item in items if item["id"] not in stored]:
+        own: dict[str, sa.Row[Any]] = {row.id: row for row in conn.execute(FIND_OWN, {"ids": [item["id"] for item in left]})}
+        before, stored = set(own), stored | own
+        left = [item for item in left if item["id"] not in own]
         refused, again = _refusals(conn, left)
         created |= {row.id for row in execute(conn, CREATE_SESSIONS, again)}
         stored |= {row.id: row for row in execute(conn, ACCEPT, again)}
@@ -204,9 +211,9 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     for a in new:
         if row := stored.get(a.run.id):
             verdict = Verdict.STARTED if row.status == "RUNNING" else Verdict.WAITS
-            answers[a.run.id] = Accepted(verdict, a.run.id, a.run.session_id, row.user_id)
+            answers[a.run.id] = Accepted(verdict, a.run.id, a.run.session_id, row.user_id, was_stored=a.run.id in before)
     accepted = [a for a in new if a.run.id in stored]
-    _store_what_comes_along(conn, accepted)
+    _store_what_comes_along(conn, [a for a in accepted if a.run.id not in before])
     started = [a for a in accepted if answers[a.run.id].verdict is Verdict.STARTED and a.run.session_id not in created]
     _bring_past(conn, started, answers)
     return answers

@@ -72,6 +72,7 @@ class Accepted:
     """What became of an Accept. `run_id` is of the new run, of the run that used the key, or of the turn in flight.
 
     `user_id` is the owner the run got; `session` and `history` are filled for a run that started in a session that was there.
+    `was_stored`: an earlier try, whose answer was lost, has stored the run and what comes along.
     """
 
     verdict: Verdict
@@ -81,6 +82,7 @@ class Accepted:
     request_hash: str | None = None
     session: Session | None = None
     history: list[PastRun] = field(default_factory=list)
+    was_stored: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -87,7 +87,7 @@ def write(conn: sa.Connection, batch: list[Operation]) -> list[Answer]:
     """
     new = [o for o in batch if isinstance(o, Accept)]
     accepted = accept(conn, new) if new else {}
-    started = [a for a in new if accepted[a.run.id].verdict is Verdict.STARTED and a.first]
+    started = [a for a in new if accepted[a.run.id].verdict is Verdict.STARTED and a.first and not accepted[a.run.id].was_stored]
     steps = sorted((o for o in batch if isinstance(o, Step)), key=lambda s: s.run_id)
     passed, answered = _fence(conn, steps)
     segments = [_segment(a.run.id, a.run.session_id, 0, a.first) for a in started if a.first]

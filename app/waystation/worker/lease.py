@@ -78,6 +78,7 @@ class Lease:
             try:
                 alive, cancels = self._database.sync_write(renew_and_ask, self._worker.id, now())
                 if not alive:
+                    self._tell(self._died)  # nothing is started until the new lease stands
                     self._worker = replace(this_process(), id=new_id())  # the old one's death stands
                     self._database.sync_write(workers.register, self._worker)
             except StoreUnavailableError:
@@ -86,7 +87,7 @@ class Lease:
                 log.exception("lease not renewed")
                 self._tell(self._cut_off)
             else:
-                self._tell(self._renewed, alive, cancels)
+                self._tell(self._renewed, cancels)
 
     def _watch_loop(self) -> None:
         """Ask the loop for a sign of life. Its silence counts from the question: this thread may have been kept waiting itself."""
@@ -114,13 +115,15 @@ class Lease:
             log.error("lease can't be renewed; no new runs until it can", worker_id=self._worker.id)
         self.is_held = False
 
-    def _renewed(self, alive: bool, cancels: list[str]) -> None:
-        if not alive:
-            log.error("this process was declared dead; its runs go on elsewhere")
-            self._on_dead()
-        elif cancels:
-            self._on_cancel(cancels)
+    def _died(self) -> None:
+        log.error("this process was declared dead; its runs go on elsewhere")
+        self.is_held = False
+        self._on_dead()
+
+    def _renewed(self, cancels: list[str]) -> None:
         self.is_held = True
+        if cancels:
+            self._on_cancel(cancels)
 
 
 def this_process() -> Worker:
