@@ -146,9 +146,7 @@ class ScriptedExternalAgent(ExternalAgent):
             case "chunks", [count, *_]:
                 chunks = [f"e{i} " for i in range(int(count))]
         await _say(turn, emit, chunks, delay_s)
-        emit.usage(
-            ModelUsage(id=self.model, provider=self.model_provider, input_tokens=30, output_tokens=9, total_tokens=39, cost=0.001)
-        )
+        emit.usage(ModelUsage(id=self.model, provider=self.model_provider, input_tokens=30, output_tokens=9, total_tokens=39, cost=0.001))
         return TurnResult()
 
 
@@ -193,9 +191,7 @@ def stub_agents() -> list[BaseAgent]:
     return [
         Agent(id="native", name="Native", model=model, tools=tools, description="scripted native agent"),
         Agent(id="plain", name="Plain", model=model),
-        ScriptedExternalAgent(
-            id="ext", name="Ext", description="scripted external agent", retry=RetryPolicy(attempts=2, delay_s=1)
-        ),
+        ScriptedExternalAgent(id="ext", name="Ext", description="scripted external agent", retry=RetryPolicy(attempts=2, delay_s=1)),
     ]
 
 

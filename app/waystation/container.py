@@ -103,9 +103,7 @@ class Container:
         # What was imported by now lives as long as the process: a full collection need not walk it (it costs 30 ms under load).
         gc.collect()
         gc.freeze()
-        log.info(
-            "started", agents=len(self.registry), database=self.database.url.get_backend_name(), worker_id=self.lease.worker_id
-        )
+        log.info("started", agents=len(self.registry), database=self.database.url.get_backend_name(), worker_id=self.lease.worker_id)
 
     def begin_drain(self) -> None:
         """Take no more runs, close streams, let running runs go on for the grace time, then hand them back. Idempotent."""

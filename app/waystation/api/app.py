@@ -19,9 +19,7 @@ from waystation.container import Container
 
 EXPOSED = ["Location", "X-Run-Id", "X-Session-Id", "X-Request-ID", "Retry-After"]
 
-DESCRIPTION = (
-    "A server for AI agents. Every run is a durable record with one gapless event log; any connection is only a viewer of it."
-)
+DESCRIPTION = "A server for AI agents. Every run is a durable record with one gapless event log; any connection is only a viewer of it."
 
 
 def package_version() -> str:
@@ -31,9 +29,7 @@ def package_version() -> str:
         return "0"
 
 
-def build_app(
-    make_container: Callable[[], Container], cors_origins: tuple[str, ...], max_body_bytes: int, ping_s: float
-) -> FastAPI:
+def build_app(make_container: Callable[[], Container], cors_origins: tuple[str, ...], max_body_bytes: int, ping_s: float) -> FastAPI:
     """The application. The container is made when it starts, in the loop that serves."""
 
     @asynccontextmanager

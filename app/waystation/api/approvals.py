@@ -97,9 +97,7 @@ async def count_approvals(container: ContainerDep, user_id: Annotated[str | None
     return json_response({"count": await container.approvals.count({"status": "pending", "user_id": clean(user_id) if user_id else None})})
 
 
-@router.get(
-    "/approvals/{approval_id}/status", operation_id="get_approval_status", response_model=dict[str, Any], responses=errors(404)
-)
+@router.get("/approvals/{approval_id}/status", operation_id="get_approval_status", response_model=dict[str, Any], responses=errors(404))
 async def get_approval_status(approval_id: str, container: ContainerDep) -> Response:
     """Whether an approval was decided, and by whom."""
     approval = await container.approvals.get(known_approval(approval_id))

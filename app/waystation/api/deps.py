@@ -43,9 +43,7 @@ async def get_principal(request: Request) -> Principal:
     return principal_of(request)
 
 
-async def get_page(
-    page: Annotated[int, Query(ge=0, le=MOST_PAGES)] = 1, limit: Annotated[int, Query(ge=1, le=1000)] = 20
-) -> PageRequest:
+async def get_page(page: Annotated[int, Query(ge=0, le=MOST_PAGES)] = 1, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> PageRequest:
     return PageRequest(page=max(page, 1), limit=limit)
 
 

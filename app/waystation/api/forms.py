@@ -119,9 +119,7 @@ def request_hash(form: RunForm, uploads: list[Attachment]) -> str:
     return hashlib.sha256(json.dumps([body, files], sort_keys=True).encode()).hexdigest()
 
 
-def run_request(
-    agent_id: str, form: RunForm, attachments: tuple[Attachment, ...], key: str | None, settings: Settings
-) -> RunRequest:
+def run_request(agent_id: str, form: RunForm, attachments: tuple[Attachment, ...], key: str | None, settings: Settings) -> RunRequest:
     if len(form.message.encode()) > settings.max_message_bytes:
         raise PayloadTooLargeError(f"The message is larger than {settings.max_message_bytes} bytes.")
     if form.available_at is not None and form.available_at > now() + MAX_AHEAD_S:

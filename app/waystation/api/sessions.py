@@ -181,9 +181,7 @@ async def delete_session(
     return Response(status_code=204)
 
 
-@router.get(
-    "/sessions/{session_id}/runs", operation_id="list_session_runs", response_model=list[RunBody], responses=errors(404, 422)
-)
+@router.get("/sessions/{session_id}/runs", operation_id="list_session_runs", response_model=list[RunBody], responses=errors(404, 422))
 async def list_session_runs(
     session_id: str,
     container: ContainerDep,
@@ -219,9 +217,7 @@ async def get_session_run(
     response_model=ForkBody,
     responses=errors(404, 501),
 )
-async def fork_session(
-    agent_id: str, session_id: str, container: ContainerDep, principal: PrincipalDep, user_id: UserDep
-) -> Response:
+async def fork_session(agent_id: str, session_id: str, container: ContainerDep, principal: PrincipalDep, user_id: UserDep) -> Response:
     """A new session with the same history."""
     copy = await container.sessions.fork(agent_id, known_session(session_id), principal, user_id)
     return json_response({"session_id": copy.id, "forked_from_session_id": copy.forked_from_session_id})
@@ -233,9 +229,7 @@ async def fork_session(
     response_model=dict[str, Any],
     responses=errors(404, 501),
 )
-async def compact_session(
-    agent_id: str, session_id: str, container: ContainerDep, principal: PrincipalDep, user_id: UserDep
-) -> Response:
+async def compact_session(agent_id: str, session_id: str, container: ContainerDep, principal: PrincipalDep, user_id: UserDep) -> Response:
     """Compact a session: 501 for every agent of this version."""
     await container.sessions.compact(agent_id, known_session(session_id), principal, user_id)
     return Response(status_code=204)

@@ -54,9 +54,7 @@ def open_database(url: str, *, synchronous: str = "NORMAL") -> Database:
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as exc:
-        raise ConfigError(
-            "WAYSTATION_DATABASE_URL is not a database URL: expected sqlite:///file or postgresql://user@host/name"
-        ) from exc
+        raise ConfigError("WAYSTATION_DATABASE_URL is not a database URL: expected sqlite:///file or postgresql://user@host/name") from exc
     match parsed.get_backend_name():
         case "sqlite":
             return SqliteDatabase(parsed.database or "", synchronous)
@@ -78,9 +76,7 @@ class SqliteDatabase:
         self._local = threading.local()
         self._engines: list[sa.Engine] = []
         self._stop = threading.Event()
-        self._checkpoints = (
-            threading.Thread(target=self._checkpoint, name="waystation-checkpoint", daemon=True) if self._path else None
-        )
+        self._checkpoints = threading.Thread(target=self._checkpoint, name="waystation-checkpoint", daemon=True) if self._path else None
         if self._checkpoints:
             self._checkpoints.start()
 
@@ -141,9 +137,7 @@ class SqliteDatabase:
 
     def _engine(self) -> sa.Engine:
         # isolation_level None: the driver begins nothing by itself.
-        engine = sa.create_engine(
-            self.url, poolclass=sa.StaticPool, connect_args={"check_same_thread": False, "isolation_level": None}
-        )
+        engine = sa.create_engine(self.url, poolclass=sa.StaticPool, connect_args={"check_same_thread": False, "isolation_level": None})
 
         @sa.event.listens_for(engine, "connect")
         def _pragmas(connection: sqlite3.Connection, _record: Any) -> None:

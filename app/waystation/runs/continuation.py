@@ -88,9 +88,7 @@ class ContinuationService:
         requirements = answered(run, request.answers, decided)
         if still_open := [r for r in requirements if r.is_open]:
             raise RequirementsOpenError(run.id, [_named(r) for r in still_open])
-        output = run.output.model_copy(update={"requirements": requirements}).model_dump_json(
-            exclude_none=True, exclude_defaults=True
-        )
+        output = run.output.model_copy(update={"requirements": requirements}).model_dump_json(exclude_none=True, exclude_defaults=True)
         if self._slots.closed:
             raise UnavailableError
         worker_id = None if request.background else self._worker_id()

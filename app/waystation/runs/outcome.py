@@ -69,9 +69,7 @@ def completed(leg: Leg, result: TurnResult) -> LegEnd:
         session_state=state,
         metadata=clean_json(result.metadata) or None,
     )
-    return _end(
-        leg, RunStatus.COMPLETED, event, output, metrics, state=state, more=result.metadata
-    )
+    return _end(leg, RunStatus.COMPLETED, event, output, metrics, state=state, more=result.metadata)
 
 
 def paused(leg: Leg, result: TurnResult) -> LegEnd:
@@ -199,9 +197,7 @@ def _end(
     metadata = run.metadata | clean_json(more or {})
     if leg.fold.warnings:
         metadata = metadata | {"warnings": list(leg.fold.warnings)}
-    holds = status is RunStatus.PENDING or (
-        status is RunStatus.PAUSED and Capability.PAUSE_FREES_SESSION not in leg.agent.capabilities
-    )
+    holds = status is RunStatus.PENDING or (status is RunStatus.PAUSED and Capability.PAUSE_FREES_SESSION not in leg.agent.capabilities)
     known_state = leg.turn.session.state if leg.turn else None
     final = status in (RunStatus.COMPLETED, RunStatus.ERROR, RunStatus.CANCELLED)
     finish = Finish(

@@ -32,9 +32,7 @@ class ApprovalService:
     async def resolve(self, approval_id: str, *, status: str, resolved_by: str | None, data: dict[str, Any] | None) -> Approval:
         """Decide once: `approved` or `rejected`. ApprovalResolvedError the second time, whoever comes."""
         await self.get(approval_id)
-        decided = await self._database.write(
-            store.resolve, approval_id, status=status, resolved_by=resolved_by, data=data, at=now()
-        )
+        decided = await self._database.write(store.resolve, approval_id, status=status, resolved_by=resolved_by, data=data, at=now())
         approval = await self.get(approval_id)
         if not decided:
             raise ApprovalResolvedError(approval_id, approval.status)

@@ -199,7 +199,8 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     answers = {a.run.id: _deleted(a) for a in new if a.run.id in gone}
     before: set[str] = set()
     if left := [item for item in items if item["id"] not in stored]:
-        own: dict[str, sa.Row[Any]] = {row.id: row for row in conn.execute(FIND_OWN, {"ids": [item["id"] for item in left]})}
+        found: Any = conn.execute(FIND_OWN, {"ids": [item["id"] for item in left]}).all()
+        own = {row.id: row for row in found}
         before, stored = set(own), stored | own
         left = [item for item in left if item["id"] not in own]
         refused, again = _refusals(conn, left)

@@ -72,9 +72,7 @@ def count(conn: sa.Connection, filters: dict[str, str | None]) -> int:
     return conn.execute(sa.select(sa.func.count()).select_from(approvals).where(*conditions)).scalar_one()
 
 
-def resolve(
-    conn: sa.Connection, approval_id: str, *, status: str, resolved_by: str | None, data: dict[str, Any] | None, at: float
-) -> bool:
+def resolve(conn: sa.Connection, approval_id: str, *, status: str, resolved_by: str | None, data: dict[str, Any] | None, at: float) -> bool:
     """Decide a pending approval. False: it is not pending (any more)."""
     statement = (
         sa.update(approvals)

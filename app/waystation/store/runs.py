@@ -182,9 +182,7 @@ def renew_and_ask(conn: sa.Connection, worker_id: str, at: float) -> tuple[bool,
 
 def unanswered_cancels(conn: sa.Connection, before: float) -> list[Run]:
     """Running runs whose owner was asked to stop before this time and has not."""
-    statement = sa.select(*RUN_COLUMNS).where(
-        runs.c.status == RUNNING, runs.c.cancel_requested, runs.c.cancel_requested_at < before
-    )
+    statement = sa.select(*RUN_COLUMNS).where(runs.c.status == RUNNING, runs.c.cancel_requested, runs.c.cancel_requested_at < before)
     return [run_from_row(row) for row in conn.execute(statement)]
 
 
@@ -225,9 +223,7 @@ def end_idle(
     }])  # fmt: skip
     # What the run still asked of an admin needs no answer any more.
     conn.execute(
-        sa.update(approvals)
-        .where(approvals.c.run_id == run.id, approvals.c.status == "pending")
-        .values(status="cancelled", updated_at=at)
+        sa.update(approvals).where(approvals.c.run_id == run.id, approvals.c.status == "pending").values(status="cancelled", updated_at=at)
     )
     return True
 
@@ -268,9 +264,7 @@ def reopen(conn: sa.Connection, run: Run, output: str, worker_id: str | None, at
 def find_in_flight(conn: sa.Connection, session_id: str, *, besides: str | None = None) -> str | None:
     """The run that makes a session busy: the one that holds it, else the oldest that waits."""
     statement = (
-        sa.select(other.c.id)
-        .where(other.c.session_id == session_id, UNFINISHED)
-        .order_by(other.c.holds_session.desc(), other.c.seq)
+        sa.select(other.c.id).where(other.c.session_id == session_id, UNFINISHED).order_by(other.c.holds_session.desc(), other.c.seq)
     )
     return next((id for id in conn.execute(statement).scalars() if id != besides), None)
 
@@ -322,9 +316,7 @@ def list_runs(
     if created_before is not None:
         conditions.append(runs.c.created_at <= created_before)
     order = runs.c.seq.desc() if descending else runs.c.seq
-    rows = conn.execute(
-        sa.select(*RUN_COLUMNS).where(*conditions).order_by(order).limit(request.limit).offset(request.offset)
-    ).all()
+    rows = conn.execute(sa.select(*RUN_COLUMNS).where(*conditions).order_by(order).limit(request.limit).offset(request.offset)).all()
     total = conn.execute(sa.select(sa.func.count()).select_from(runs).where(*conditions)).scalar_one()
     return Page(items=[run_from_row(row) for row in rows], total=total, request=request)
 

@@ -37,10 +37,7 @@ def create(conn: sa.Connection, session: Session) -> bool:
         "created_at": session.created_at,
         "updated_at": session.updated_at,
     }
-    return (
-        conn.execute(ignore_conflicts(sessions).values(**values).on_conflict_do_nothing().returning(sessions.c.id)).first()
-        is not None
-    )
+    return conn.execute(ignore_conflicts(sessions).values(**values).on_conflict_do_nothing().returning(sessions.c.id)).first() is not None
 
 
 def patch(conn: sa.Connection, session_id: str, change: SessionPatch, at: float) -> bool:
@@ -67,9 +64,7 @@ def list_sessions(conn: sa.Connection, wanted: SessionFilter, request: PageReque
             conditions.append(sa.func.lower(shown_name).contains(text.lower(), autoescape=True))
     order = SORTABLE[wanted.sort_by]
     by = (order.desc(), sessions.c.id.desc()) if wanted.descending else (order, sessions.c.id)
-    rows = conn.execute(
-        sa.select(*SESSION_COLUMNS).where(*conditions).order_by(*by).limit(request.limit).offset(request.offset)
-    ).all()
+    rows = conn.execute(sa.select(*SESSION_COLUMNS).where(*conditions).order_by(*by).limit(request.limit).offset(request.offset)).all()
     total = conn.execute(sa.select(sa.func.count()).select_from(sessions).where(*conditions)).scalar_one()
     return Page(items=[session_from_row(row) for row in rows], total=total, request=request)
 

@@ -60,9 +60,7 @@ class ClaudeSettings:
     env: Mapping[str, str]
 
 
-def build_options(
-    settings: ClaudeSettings, home: SessionHome, *, inherited: Mapping[str, str], resume: str | None
-) -> ClaudeAgentOptions:
+def build_options(settings: ClaudeSettings, home: SessionHome, *, inherited: Mapping[str, str], resume: str | None) -> ClaudeAgentOptions:
     """`inherited` is the server's environment; `resume` the id of a conversation whose transcript is in the home."""
     return ClaudeAgentOptions(
         model=settings.model,

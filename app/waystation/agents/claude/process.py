@@ -35,9 +35,7 @@ _STDERR_LINES = 20
 class TurnProcess:
     """Runs one prompt. Used once. `owners` keeps the owner's task until it has ended, even when the turn does not wait for it."""
 
-    def __init__(
-        self, options: ClaudeAgentOptions, *, secrets: Sequence[str], owners: set[asyncio.Task[ResultMessage]]
-    ) -> None:
+    def __init__(self, options: ClaudeAgentOptions, *, secrets: Sequence[str], owners: set[asyncio.Task[ResultMessage]]) -> None:
         self._mark = uuid.uuid4().hex
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._secrets = [*secrets, *secrets_of(options.env)]

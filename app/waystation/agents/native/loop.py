@@ -119,9 +119,7 @@ class TurnLoop:
     def _record_answer(self, answer: "Answer") -> None:
         counts = answer.counts()
         model = self._setup.model
-        self._emit(
-            ModelRequestCompleted(model=model.id, model_provider=model.provider, time_to_first_token=answer.first_text_s, **counts)
-        )
+        self._emit(ModelRequestCompleted(model=model.id, model_provider=model.provider, time_to_first_token=answer.first_text_s, **counts))
         calls = _with_own_ids(answer.calls, self._messages)
         text = clean("".join(answer.text))
         if text and not calls:

@@ -12,6 +12,4 @@ def get_model(name: str) -> Model:
         return DemoModel(id=name)
     if not colon or not rest:
         raise ConfigError(f"Model {name!r}: expected provider:model, for example 'demo:offline'.")
-    raise ConfigError(
-        f"Model {name!r}: models of providers are not available yet in this version. Give a Model object, or 'demo:offline'."
-    )
+    raise ConfigError(f"Model {name!r}: models of providers are not available yet in this version. Give a Model object, or 'demo:offline'.")
