@@ -17,10 +17,13 @@ MOST_FUNCTION_LINES = 60
 LONGER_FILES = {"db/tables.py", "domain/event.py"}
 CATCH_ALL = {
     "agents/claude/process.py",  # the owner of a foreign process: whatever happens, the process must go
+    "agents/native/tools.py",  # a tool's thread: what it raises is carried over to the task that waits
     "api/errors.py",
     "container.py",  # the supervisor of loops
     "db/engine.py",  # sorts outages from errors and raises again
+    "runs/execution.py",  # the turn of an agent, and its interrupt
     "runs/executor.py",
+    "worker/lease.py",  # the loop of the lease's thread
     "store/ledger.py",  # a batch: what fails alone is told to the one who asked for it
 }
 STATUS_WRITERS = {"store/accept.py", "store/runs.py", "store/sessions.py", "store/step.py"}

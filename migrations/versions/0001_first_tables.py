@@ -159,6 +159,13 @@ def upgrade() -> None:
         )
         batch_op.create_index("ix_runs_user", ["user_id", "seq"], unique=False)
         batch_op.create_index(
+            "ix_runs_waiting_user",
+            ["user_id"],
+            unique=False,
+            sqlite_where=sa.text("status = 'PENDING'"),
+            postgresql_where=sa.text("status = 'PENDING'"),
+        )
+        batch_op.create_index(
             "uq_runs_holder",
             ["session_id"],
             unique=True,

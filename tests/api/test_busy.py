@@ -154,7 +154,6 @@ async def test_interrupt_and_rollback_are_not_supported_yet(api: ApiServer) -> N
         assert await api.count("runs") == 0 and await api.count("sessions") == 0
 
 
-@pytest.mark.xfail(strict=True, reason="429 queue_full: nothing raises QueueFullError yet")
 async def test_a_session_takes_a_hundred_waiting_turns_and_then_says_429(sqlite_url: str) -> None:
     agent, gate = gated()
     async with api_server(sqlite_url, [agent]) as api:

@@ -90,7 +90,7 @@ async def test_a_bug_is_500_with_its_request_id_and_nothing_of_the_inside(api: A
     body = answer.json()
     assert (answer.status_code, body["error_type"]) == (500, "internal_error")
     assert body["request_id"] == answer.headers["x-request-id"] and body["request_id"] in caplog.text
-    assert not re.search("secret|Traceback|RuntimeError|/work/|\\.py", answer.text)
+    assert not re.search("secret|Traceback|RuntimeError|waystation/|\\.py", answer.text)
 
 
 async def test_a_store_that_can_not_be_reached_is_503_and_says_when_to_come_again(sqlite_url: str) -> None:

@@ -35,7 +35,7 @@ async def history_after_kills(url: str, folder: Path, kills: int) -> tuple[Histo
     await asyncio.to_thread(server.start)
     load = Load(server.base, seed)
     try:
-        async with server.client() as client, asyncio.timeout(110), asyncio.TaskGroup() as group:
+        async with server.client() as client, asyncio.timeout(170), asyncio.TaskGroup() as group:
             clients = group.create_task(load.run())
             await kill_at_random(server, kills, random.Random(seed))
             load.stop()
@@ -66,7 +66,7 @@ def check_ends(history: History, max_takeovers: int = 3) -> list[str]:
     ]
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(220)
 async def test_twenty_kills_under_load_lose_nothing_that_a_client_has_seen(sqlite_url: str, tmp_path: Path) -> None:
     history, found = await history_after_kills(sqlite_url, tmp_path, kills=20)
     assert found == []
@@ -74,7 +74,7 @@ async def test_twenty_kills_under_load_lose_nothing_that_a_client_has_seen(sqlit
     assert len(history.runs) > 50
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(220)
 async def test_kills_lose_nothing_on_postgresql_either(postgres_url: str, tmp_path: Path) -> None:
     history, found = await history_after_kills(postgres_url, tmp_path, kills=5)
     assert found == []

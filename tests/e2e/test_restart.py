@@ -18,7 +18,13 @@ from support.server import ROOT, Server, running
 
 
 @pytest.fixture
-def server(database_url: str, tmp_path: Path) -> Iterator[Server]:
+def server(sqlite_url: str, tmp_path: Path) -> Iterator[Server]:
+    with running(sqlite_url, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def server_of_each_kind(database_url: str, tmp_path: Path) -> Iterator[Server]:
     with running(database_url, tmp_path) as found:
         yield found
 
@@ -29,7 +35,10 @@ async def seen_until(client: httpx.AsyncClient, viewer: Viewer, count: int) -> V
     return viewer
 
 
-async def test_what_a_crash_left_behind_goes_on_at_once_and_its_viewers_at_the_next_index(server: Server, database_url: str) -> None:
+async def test_what_a_crash_left_behind_goes_on_at_once_and_its_viewers_at_the_next_index(
+    server_of_each_kind: Server, database_url: str
+) -> None:
+    server = server_of_each_kind
     async with server.client() as client:
         runs = [await started(client, agent, "slow 30 100") for agent in ("native", "plain", "ext")]
         viewers = [await seen_until(client, run, 8) for run in runs]
@@ -45,7 +54,8 @@ async def test_what_a_crash_left_behind_goes_on_at_once_and_its_viewers_at_the_n
     assert problems(await read_history(database_url), viewers) == []
 
 
-async def test_a_run_left_behind_by_a_crash_can_be_cancelled_and_frees_its_session(server: Server, database_url: str) -> None:
+async def test_a_run_left_behind_by_a_crash_can_be_cancelled_and_frees_its_session(server_of_each_kind: Server, database_url: str) -> None:
+    server = server_of_each_kind
     async with server.client() as client:
         run = await seen_until(client, await started(client, "native", "slow 300 100", session_id="s1"), 5)
         server.kill()

@@ -18,7 +18,13 @@ GRACE_S = 2
 
 
 @pytest.fixture
-def server(database_url: str, tmp_path: Path) -> Iterator[Server]:
+def server(sqlite_url: str, tmp_path: Path) -> Iterator[Server]:
+    with running(sqlite_url, tmp_path, drain_s=GRACE_S) as found:
+        yield found
+
+
+@pytest.fixture
+def server_of_each_kind(database_url: str, tmp_path: Path) -> Iterator[Server]:
     with running(database_url, tmp_path, drain_s=GRACE_S) as found:
         yield found
 
@@ -33,8 +39,9 @@ async def cut_stream(viewer: Viewer, client: httpx.AsyncClient) -> str:
 
 
 async def test_streams_are_told_and_cut_runs_get_their_grace_and_the_rest_goes_on_in_the_next_process(
-    server: Server, database_url: str, tmp_path: Path
+    server_of_each_kind: Server, database_url: str, tmp_path: Path
 ) -> None:
+    server = server_of_each_kind
     limits = httpx.Limits(max_connections=None)
     async with server.client(limits=limits) as client:
         short = [await started(client, agent, "slow 10 100") for agent in ("native", "plain", "ext")]
@@ -60,7 +67,7 @@ async def test_streams_are_told_and_cut_runs_get_their_grace_and_the_rest_goes_o
     assert "Traceback" not in server.log
 
 
-async def test_a_second_sigterm_changes_nothing(server: Server, database_url: str) -> None:
+async def test_a_second_sigterm_changes_nothing(server: Server, sqlite_url: str) -> None:
     async with server.client() as client:
         run = await started(client, "plain", "slow 12 100")
     assert server.process is not None
@@ -68,7 +75,7 @@ async def test_a_second_sigterm_changes_nothing(server: Server, database_url: st
     await asyncio.sleep(0.3)
     server.process.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(server.process.wait, GRACE_S + 5) in (0, -signal.SIGTERM)
-    assert (await read_history(database_url)).runs[run.run_id].row["status"] == "COMPLETED"
+    assert (await read_history(sqlite_url)).runs[run.run_id].row["status"] == "COMPLETED"
     assert "Traceback" not in server.log
 
 
@@ -87,7 +94,7 @@ async def test_a_client_that_waits_gets_the_run_if_it_ends_in_the_grace_and_an_h
     assert refused.headers["location"].endswith(refused.headers["x-run-id"])
 
 
-async def test_nothing_new_is_taken_while_the_server_drains(server: Server, database_url: str) -> None:
+async def test_nothing_new_is_taken_while_the_server_drains(server: Server, sqlite_url: str) -> None:
     async with server.client() as client:
         await started(client, "plain", "slow 15 100")
         assert server.process is not None
@@ -102,7 +109,7 @@ async def test_nothing_new_is_taken_while_the_server_drains(server: Server, data
             await asyncio.sleep(0.02)
     # The signal may find a submission under way: that one is taken, and then executed.
     assert outcomes - {(503, "unavailable", True), (200, None, False)} == {(0, "refused", False)}
-    assert {run.row["status"] for run in (await read_history(database_url)).runs.values()} == {"COMPLETED"}
+    assert {run.row["status"] for run in (await read_history(sqlite_url)).runs.values()} == {"COMPLETED"}
 
 
 async def test_readers_that_stall_do_not_hold_up_the_shutdown(sqlite_url: str, tmp_path: Path) -> None:
@@ -152,7 +159,7 @@ async def test_clients_that_reconnect_at_once_do_not_hold_up_the_shutdown(sqlite
             await asyncio.gather(*viewers)
 
 
-@pytest.mark.parametrize("late_ms", [0, 5, 20, 60])
+@pytest.mark.parametrize("late_ms", [0, 20])
 async def test_a_run_that_is_submitted_as_the_signal_comes_is_not_left_running(postgres_url: str, tmp_path: Path, late_ms: int) -> None:
     with running(postgres_url, tmp_path, drain_s=0) as server:
         async with server.client() as client:

@@ -138,10 +138,9 @@ def own_cancellation() -> BaseException:
     return asyncio.CancelledError("of the agent's own")
 
 
-ODD = pytest.param(Odd, marks=pytest.mark.xfail(strict=True, reason="such a run stays RUNNING until recovery finds it"))
 
 
-@pytest.mark.parametrize("error", [ODD, own_cancellation])
+@pytest.mark.parametrize("error", [Odd, own_cancellation])
 async def test_a_turn_that_raises_past_exception_ends_in_error_at_once(
     sqlite_url: str, error: Callable[[], BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -95,7 +95,7 @@ class Viewer:
                 status = await self.watch(client)
             except httpx.HTTPError:
                 self.cuts += 1
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.15)
                 continue
             if status == 503:
                 await asyncio.sleep(0.1)

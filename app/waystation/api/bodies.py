@@ -6,15 +6,16 @@ become U+FFFD. FastAPI's own form parameters would cost twice the time of a whol
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from waystation.config import Settings
 from waystation.domain.text import clean_json, depth_of
@@ -23,6 +24,7 @@ from waystation.errors import InvalidInputError, PayloadTooLargeError, Unsupport
 M = TypeVar("M", bound=BaseModel)
 
 MAX_FILES = 100
+MAX_BOUNDARY_BYTES = 256
 MAX_INTEGER_DIGITS = 1_000
 
 
@@ -114,15 +116,30 @@ def _urlencoded(body: bytes, settings: Settings) -> dict[str, Any]:
 
 
 async def _multipart(request: Request, settings: Settings) -> tuple[dict[str, Any], list[UploadFile]]:
+    tail = b""
+
+    async def with_tail() -> AsyncGenerator[bytes]:
+        nonlocal tail
+        async for chunk in request.stream():
+            tail = (tail + chunk)[-MAX_BOUNDARY_BYTES:]
+            yield chunk
+
     # The limit on a part stands above the one on the message, so that the message's own refusal names it.
+    parser = MultiPartParser(
+        request.headers, with_tail(), max_files=MAX_FILES, max_fields=settings.max_form_fields,
+        max_part_size=settings.max_body_bytes,
+    )  # fmt: skip
     try:
-        form = await request.form(
-            max_files=MAX_FILES, max_fields=settings.max_form_fields, max_part_size=settings.max_body_bytes
-        )  # fmt: skip
-    except HTTPException as exc:
-        if "maximum size" in str(exc.detail):
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as exc:
+        if isinstance(exc, MultiPartException) and "maximum size" in exc.message:
             raise PayloadTooLargeError(f"A field is larger than {settings.max_body_bytes} bytes.") from exc
-        raise invalid("body", str(exc.detail)) from exc
+        message = exc.message if isinstance(exc, MultiPartException) else "the boundary is missing"
+        raise invalid("body", message) from exc
+    _, options = parse_options_header(request.headers["content-type"])
+    if not tail.rstrip().endswith(b"--%b--" % options.get(b"boundary", b"")):
+        # The parser drops a part without an end: its file or field would be missing in the run.
+        raise invalid("body", "the multipart body breaks off")
     fields: dict[str, Any] = {}
     uploads: list[UploadFile] = []
     for name, value in form.multi_items():

@@ -1,5 +1,6 @@
 """The one place that knows which database it is: what has to be written differently for SQLite and PostgreSQL."""
 
+import sqlite3
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +13,10 @@ from waystation.db.tables import Text
 __all__ = ["by_dialect", "ignore_conflicts", "is_transient", "json_rows", "lock_schema"]
 
 MIGRATION_LOCK = 0x5741_5953  # "WAYS"
+SQLITE_OUTAGES = frozenset({
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PROTOCOL,
+})  # fmt: skip
 TRANSIENT_STATES = frozenset({"40P01", "40001", "55P03"})  # deadlock, serialization failure, lock_timeout
 
 
@@ -58,13 +63,20 @@ def is_transient(error: BaseException | None) -> bool:
 
 def is_outage(error: Exception) -> bool:
     """Whether the database itself is the trouble (out of reach, full, locked, shut down), not what was asked of it."""
-    if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError | OSError):
+    if isinstance(error, sa.exc.TimeoutError | OSError):
         return True
     if not isinstance(error, sa.exc.DBAPIError):
         return False
+    if isinstance(error.orig, sqlite3.Error):
+        # The primary code is in the low byte. Code 1 is an error of SQL or of a value, but for tables that are not there.
+        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        return code in SQLITE_OUTAGES or "no such table" in str(error.orig)
+    if isinstance(error, sa.exc.InterfaceError):
+        return True
     state = getattr(error.orig, "sqlstate", None) or ""
-    # 08 connection, 53 resources, 57 shut down or restarting, 58 system, 25006 read-only standby
-    return error.connection_invalidated or state[:2] in ("08", "53", "57", "58") or state == "25006"
+    # 08 connection, 53 resources, 57 shut down or restarting, 58 system, 25006 read-only standby,
+    # 42P01 tables that are not there
+    return error.connection_invalidated or state[:2] in ("08", "53", "57", "58") or state in ("25006", "42P01")
 
 
 def lock_schema(conn: sa.Connection) -> None:

@@ -120,6 +120,7 @@ _run_index("ix_runs_session", "session_id", "seq")  # the runs of a session in o
 _run_index("ix_runs_user", "user_id", "seq")  # the runs of a user
 _run_index("ix_runs_agent", "agent_id", "seq")  # the runs of an agent
 _run_index("ix_runs_due", "seq", where="status = 'PENDING'")  # the claim
+_run_index("ix_runs_waiting_user", "user_id", where="status = 'PENDING'")  # the bound on waiting runs of a user
 _run_index("ix_runs_running", "worker_id", where="status = 'RUNNING'")  # recovery: the runs of a dead worker
 _run_index("uq_runs_holder", "session_id", where="holds_session", unique=True)  # one turn per session
 _run_index("uq_runs_key", "idempotency_scope", "agent_id", "idempotency_key", where="idempotency_key IS NOT NULL", unique=True)

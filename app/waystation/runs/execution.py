@@ -86,7 +86,9 @@ class Execution:
             raise
         except asyncio.CancelledError:
             return None, self._consume_cancellation()
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # some libraries raise what is no Exception
             failure = outcome.failure_of(error)
             if failure.type == "internal_error" and not self.cancel.requested:
                 log.exception("agent failed", run_id=self.run.id, agent_id=self.agent.id)

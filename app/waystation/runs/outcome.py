@@ -155,7 +155,7 @@ def takeover_warning(run: Run, discard_from: int) -> CustomEvent:
     )
 
 
-def failure_of(error: Exception) -> RunFailure:
+def failure_of(error: BaseException) -> RunFailure:
     """A failure as it is told to clients: what an agent says in words; nothing of the inside of anything else."""
     if isinstance(error, AgentError):
         return RunFailure(type=error.error_type, message=clean(error.message), retryable=error.retryable)

@@ -23,6 +23,7 @@ from waystation.errors import (
     IdempotencyConflictError,
     NotFoundError,
     NotSupportedError,
+    QueueFullError,
     RunDeletedError,
     RunNotFoundError,
     SessionBusyError,
@@ -141,6 +142,8 @@ class RunService:
                 if answer.request_hash != run.request_hash:
                     raise IdempotencyConflictError(answer.run_id or "")
                 return Ticket(run_id=answer.run_id or "", session_id=answer.session_id, agent_id=run.agent_id, found=True)
+            case Verdict.FULL:
+                raise QueueFullError("Too many runs of this session or user wait already; try again when some have ended.")
             case Verdict.DELETED:
                 raise RunDeletedError
             case Verdict.OTHER_USER:

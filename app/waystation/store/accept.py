@@ -128,6 +128,24 @@ FIND_DELETED_KEYS = sa.select(v.id).join_from(
     ),
 )
 
+# Runs that may wait, but for whose session or user too many wait already.
+MOST_WAITING_PER_SESSION = 100
+MOST_WAITING_PER_USER = 1_000
+
+v = json_rows(id=Text, session_id=Text, user_id=Text)
+
+
+def _waiting(*conditions: Any) -> sa.ScalarSelect[int]:
+    return sa.select(sa.func.count()).select_from(other).where(*conditions).scalar_subquery()
+
+
+FIND_FULL = sa.select(v.id).where(
+    sa.or_(
+        _waiting(other.c.session_id == v.session_id, UNFINISHED, other.c.status == PENDING) >= MOST_WAITING_PER_SESSION,
+        _waiting(other.c.user_id == v.user_id, other.c.status == PENDING) >= MOST_WAITING_PER_USER,
+    )
+)
+
 # Runs that an earlier try has stored whose answer was lost.
 FIND_OWN = sa.select(runs.c.id, runs.c.status, runs.c.user_id).where(runs.c.id.in_(sa.bindparam("ids", type_=Text, expanding=True)))
 
@@ -193,10 +211,11 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     items = [_item(a) for a in sorted(new, key=lambda a: a.run.session_id)]
     keyed = [item for item in items if item["idempotency_key"] is not None]
     gone = {row.id for row in execute(conn, FIND_DELETED_KEYS, keyed)}
-    items = [item for item in items if item["id"] not in gone]
+    answers = {a.run.id: Accepted(Verdict.DELETED, None, a.run.session_id) for a in new if a.run.id in gone}
+    answers |= _full(conn, [item for item in items if item["may_wait"] and item["id"] not in gone])
+    items = [item for item in items if item["id"] not in answers]
     created = {row.id for row in execute(conn, CREATE_SESSIONS, items)}
     stored: dict[str, sa.Row[Any]] = {row.id: row for row in execute(conn, ACCEPT, items)}
-    answers = {a.run.id: _deleted(a) for a in new if a.run.id in gone}
     before: set[str] = set()
     if left := [item for item in items if item["id"] not in stored]:
         found: Any = conn.execute(FIND_OWN, {"ids": [item["id"] for item in left]}).all()
@@ -250,8 +269,19 @@ def _item(a: Accept) -> dict[str, Any]:
     }
 
 
-def _deleted(a: Accept) -> Accepted:
-    return Accepted(Verdict.DELETED, None, a.run.session_id)
+def _full(conn: sa.Connection, waiting: list[dict[str, Any]]) -> dict[str, Accepted]:
+    """Answers for those that can't wait, because too many do already. A used key comes before that."""
+    full = {row.id for row in execute(conn, FIND_FULL, waiting)}
+    refused = [item for item in waiting if item["id"] in full]
+    used = {row.id: row for row in execute(conn, FIND_KEYS, [i for i in refused if i["idempotency_key"] is not None])}
+    return {
+        item["id"]: _used(key) if (key := used.get(item["id"])) else Accepted(Verdict.FULL, None, item["session_id"])
+        for item in refused
+    }  # fmt: skip
+
+
+def _used(key: sa.Row[Any]) -> Accepted:
+    return Accepted(Verdict.EXISTS, key.run_id, key.session_id, request_hash=key.request_hash)
 
 
 def _refusals(conn: sa.Connection, left: list[dict[str, Any]]) -> tuple[dict[str, Accepted], list[dict[str, Any]]]:
@@ -265,7 +295,7 @@ def _refusals(conn: sa.Connection, left: list[dict[str, Any]]) -> tuple[dict[str
         run_id, session_id = item["id"], item["session_id"]
         reason = why.get(run_id)
         if key := used.get(run_id):
-            answers[run_id] = Accepted(Verdict.EXISTS, key.run_id, key.session_id, request_hash=key.request_hash)
+            answers[run_id] = _used(key)
         elif reason is None:
             answers[run_id] = Accepted(Verdict.BUSY, None, session_id)
             again.append(item)

@@ -54,6 +54,7 @@ class Verdict(StrEnum):
     EXISTS = "exists"
     DELETED = "deleted"
     BUSY = "busy"
+    FULL = "full"
     OTHER_AGENT = "other_agent"
     OTHER_USER = "other_user"
 
