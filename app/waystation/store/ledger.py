@@ -9,6 +9,7 @@
 """
 
 import asyncio
+import time
 from typing import Any, Protocol
 
 from waystation.clock import now
@@ -24,6 +25,7 @@ Outcome = Accepted | Stepped | Exception
 
 RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 1.0
+QUICK_S = 1.0
 
 
 class Source(Protocol):
@@ -73,8 +75,8 @@ class Ledger:
     def accept(self, accept: Accept) -> "asyncio.Future[Accepted]":
         """Raises StoreUnavailableError through the future when the store is out of reach."""
         answer: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
-        if self._kept or self.failure is not None:
-            # Known to be out of reach: the steps that are kept will tell when it is back.
+        if self.failure is not None or (self.is_down and (self._kept or self._batch_began is not None)):
+            # Known to be out of reach: the batch in hand, or the steps that are kept, will tell when it is back.
             answer.set_exception(StoreUnavailableError())
             return answer
         self._queue.append((accept, answer))
@@ -142,6 +144,9 @@ class Ledger:
         if down and self._outage_since is None:
             self._outage_since = now()
             log.error("store out of reach; running turns go on, their events are kept", steps=len(self._kept))
+            refused, self._queue = self._queue, []
+            for _, answer in refused:
+                _resolve(answer, StoreUnavailableError())
         elif tried and not down and self._outage_since is not None:
             log.info("store reached again", after_s=round(now() - self._outage_since, 1))
             self._outage_since = None
@@ -149,6 +154,7 @@ class Ledger:
     async def _commit(self, batch: list[Operation], *, repeat: bool = True) -> list[Outcome]:
         if not batch:
             return []
+        began = time.monotonic()
         try:
             return list(await self._database.hot(write, batch))
         except StoreConflictError as error:
@@ -157,7 +163,8 @@ class Ledger:
                 return await self._commit(batch, repeat=False)
             return [error] if len(batch) == 1 else await self._by_halves(batch)
         except StoreUnavailableError as error:
-            if repeat:
+            # A connection that was lost tells so at once, and the next one may do; who has waited long would wait long again.
+            if repeat and time.monotonic() - began < QUICK_S:
                 return await self._commit(batch, repeat=False)
             return [error] * len(batch)
         except Exception as error:  # noqa: BLE001  # drivers also raise OverflowError, UnicodeEncodeError

@@ -180,6 +180,14 @@ def renew_and_ask(conn: sa.Connection, worker_id: str, at: float) -> tuple[bool,
     return alive, cancel_requests_of(conn, worker_id) if alive else []
 
 
+def release_and_hand_back(conn: sa.Connection, worker_id: str, at: float) -> None:
+    """End a lease in good order. Runs that it still held (an acceptance or a claim that was just under way) are given back, which is no
+    takeover: nothing was lost."""
+    left = sa.update(runs).where(runs.c.worker_id == worker_id, runs.c.status == RUNNING).values(**_HANDED_BACK)
+    conn.execute(left, {"now": at})
+    worker_store.release(conn, worker_id)
+
+
 def unanswered_cancels(conn: sa.Connection, before: float) -> list[Run]:
     """Running runs whose owner was asked to stop before this time and has not."""
     statement = sa.select(*RUN_COLUMNS).where(runs.c.status == RUNNING, runs.c.cancel_requested, runs.c.cancel_requested_at < before)

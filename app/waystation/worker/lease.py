@@ -24,7 +24,7 @@ from waystation.db.engine import Database
 from waystation.errors import StoreUnavailableError
 from waystation.logs import get_logger
 from waystation.store import workers
-from waystation.store.runs import renew_and_ask
+from waystation.store.runs import release_and_hand_back, renew_and_ask
 from waystation.store.workers import Worker
 
 log = get_logger(__name__)
@@ -68,7 +68,7 @@ class Lease:
             await asyncio.to_thread(self._thread.join)
         self.is_held = False
         try:
-            await self._database.write(workers.release, self._worker.id)
+            await self._database.write(release_and_hand_back, self._worker.id, now())
         except StoreUnavailableError:
             log.error("lease could not be released; others will see this process as dead", worker_id=self._worker.id)
 
