@@ -82,8 +82,6 @@ class Container:
         self.health = HealthService(database=self.database, ledger=self.ledger, slots=self.slots, lease=self.lease, hub=self.hub)
         self.draining = asyncio.Event()
         """Set when the process begins to shut down: streams are closed with a hint."""
-        self.drained = asyncio.Event()
-        """Set when no run is executed here any more."""
         self._loops: list[asyncio.Task[None]] = []
         self._drain: asyncio.Task[None] | None = None
 
@@ -135,7 +133,7 @@ class Container:
             self.executor.hand_back_all()
             await self._until_idle(3 * self.settings.cancel_grace_s + HAND_BACK_S)
         finally:
-            self.drained.set()
+            self.hub.close()
 
     async def _until_idle(self, within_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -205,7 +205,7 @@ async def test_max_turns_ends_the_turn(api: AnthropicServer, emit: MemoryEmitter
     error = await failure_of(agent, emit)
 
     assert (error.error_type, error.retryable) == ("max_turns_reached", False)
-    assert emit.metrics.total("output_tokens") > 0
+    assert emit.metrics.totals().output_tokens > 0
 
 
 async def test_missing_binary(api: AnthropicServer, emit: MemoryEmitter, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def summed(usages: list[ModelUsage]) -> Metrics:
 @given(USAGES)
 def test_sums_are_exact_in_all_and_for_each_model(usages: list[ModelUsage]) -> None:
     metrics = summed(usages)
-    assert {name: metrics.total(name) for name in COUNTS} == {name: sum(getattr(u, name) for u in usages) for name in COUNTS}
+    assert {name: getattr(metrics.totals(), name) for name in COUNTS} == {name: sum(getattr(u, name) for u in usages) for name in COUNTS}
     assert {(m.id, m.provider) for m in metrics.models} == {(u.id, u.provider) for u in usages}
     assert len(metrics.models) == len({(u.id, u.provider) for u in usages})
     costs = [usage.cost for usage in usages if usage.cost is not None]

@@ -81,12 +81,12 @@ def test_a_request_without_an_end_is_known_by_its_place() -> None:
 
 def test_tokens_of_each_request_are_counted_once_also_when_the_log_is_read_again() -> None:
     """B123: what the row holds already is not added again."""
-    assert folded(USED, USED).metrics.total("total_tokens") == 24
+    assert folded(USED, USED).metrics.totals().total_tokens == 24
     row = folded(USED).metrics
     for end in (RunPaused(content="", tools=[], requirements=[]), retry(1)):
-        assert restored(USED, end, metrics=row).metrics.total("total_tokens") == 12
-        assert restored(USED, end, USED, metrics=row).metrics.total("total_tokens") == 24
-    assert restored(USED).metrics.total("total_tokens") == 12, "the process died before the row was written"
+        assert restored(USED, end, metrics=row).metrics.totals().total_tokens == 12
+        assert restored(USED, end, USED, metrics=row).metrics.totals().total_tokens == 24
+    assert restored(USED).metrics.totals().total_tokens == 12, "the process died before the row was written"
 
 
 def test_an_event_of_a_newer_version_is_passed_over() -> None:
@@ -117,7 +117,7 @@ def test_a_result_that_says_nothing_is_what_the_events_said() -> None:
 def test_event_status_output_and_sums_are_made_of_the_same_values() -> None:
     end = outcome.completed(leg(USED), TurnResult(content={"x": float("nan"), "a\x00": "\ud800"}, content_type="Y", metadata={"k": 1}))
     assert end.run.output.content == end.event.content == {"x": None, "a\ufffd": "\ufffd"}
-    assert end.event.metrics["total_tokens"] == end.run.metrics.total("total_tokens") == 12
+    assert end.event.metrics["total_tokens"] == end.run.metrics.totals().total_tokens == 12
     assert end.run.metadata == {"mine": 1, "k": 1} and end.run.finished_at == 100.0
 
 

@@ -111,24 +111,27 @@ class RunAnswers:
         return json_response(run_body(detail, agent), headers=run_headers(ticket, self._request))
 
     async def _settled(self, ticket: Ticket, on_disconnect: OnDisconnect) -> RunDetail:
-        """The run when its leg has ended; a client that leaves before may have its run cancelled, a shutdown ends the wait."""
+        """The run when its leg has ended. A client that leaves before may have its run cancelled."""
+        try:
+            if on_disconnect is OnDisconnect.CONTINUE:
+                return await self._container.watch.settled(ticket.run_id)
+            return await self._settled_or_left(ticket)
+        except UnavailableError as refusal:
+            refusal.headers |= run_headers(ticket, self._request)
+            raise
+
+    async def _settled_or_left(self, ticket: Ticket) -> RunDetail:
         container = self._container
         ended = asyncio.ensure_future(container.watch.settled(ticket.run_id))
-        drained = asyncio.ensure_future(container.drained.wait())
-        waits: set[asyncio.Future[Any]] = {ended, drained}
-        left = asyncio.ensure_future(self._left()) if on_disconnect is OnDisconnect.CANCEL else None
+        left = asyncio.ensure_future(self._left())
+        waits: set[asyncio.Future[Any]] = {ended, left}
         try:
-            await asyncio.wait(waits | ({left} if left else set()), return_when=asyncio.FIRST_COMPLETED)
-            if left is not None and left.done() and not ended.done():
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
                 await container.runs.cancel(ticket.agent_id, ticket.run_id, self._principal, 0)
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                return ended.result()
-            refusal = UnavailableError("The server is shutting down; the run goes on, read it again soon.")
-            refusal.headers |= run_headers(ticket, self._request)
-            raise refusal
+            return await ended
         finally:
-            for wait in (*waits, *([left] if left else [])):
+            for wait in waits:
                 wait.cancel()
 
     async def _left(self) -> None:

@@ -65,12 +65,13 @@ def is_outage(error: Exception) -> bool:
     """Whether the database itself is the trouble (out of reach, full, locked, shut down), not what was asked of it."""
     if isinstance(error, sa.exc.TimeoutError | OSError):
         return True
+    original = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    if isinstance(original, sqlite3.Error):
+        # The primary code is in the low byte. Code 1 is an error of SQL or of a value, but for tables that are not there.
+        code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        return code in SQLITE_OUTAGES or "no such table" in str(original)
     if not isinstance(error, sa.exc.DBAPIError):
         return False
-    if isinstance(error.orig, sqlite3.Error):
-        # The primary code is in the low byte. Code 1 is an error of SQL or of a value, but for tables that are not there.
-        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        return code in SQLITE_OUTAGES or "no such table" in str(error.orig)
     if isinstance(error, sa.exc.InterfaceError):
         return True
     state = getattr(error.orig, "sqlstate", None) or ""

@@ -110,15 +110,22 @@ class SqliteDatabase:
 
     def _run(self, begin: str, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         conn = self._connected()
+        raw = conn.connection.driver_connection
+        assert isinstance(raw, sqlite3.Connection)
         try:
-            with conn.begin():
-                _begin(conn, begin)
-                return f(conn, *args, **kwargs)
+            _begin(raw, begin)
+            result = f(conn, *args, **kwargs)
+            raw.commit()
         except Exception as exc:
-            _end_transaction(conn)
+            raw.rollback()
             if is_outage(exc):
                 raise StoreUnavailableError from exc
             raise
+        finally:
+            # SQLAlchemy takes its first statement for the begin of a transaction, and has to be told that there is none any more.
+            if conn.in_transaction():
+                conn.rollback()
+        return result
 
     def _connected(self) -> sa.Connection:
         try:
@@ -164,22 +171,15 @@ class SqliteDatabase:
             connection.close()
 
 
-def _end_transaction(conn: sa.Connection) -> None:
-    """After a COMMIT that failed SQLite's transaction is still open, and SQLAlchemy takes it for ended."""
-    raw = conn.connection.driver_connection
-    if isinstance(raw, sqlite3.Connection) and raw.in_transaction:
-        raw.rollback()
-
-
-def _begin(conn: sa.Connection, begin: str) -> None:
+def _begin(raw: sqlite3.Connection, begin: str) -> None:
     """Begin, waiting for another process's write by asking every millisecond, LOCK_WAIT_S at most."""
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
-            conn.exec_driver_sql(begin)
+            raw.execute(begin)
             return
-        except sa.exc.OperationalError as exc:
-            if "locked" not in str(exc.orig) or time.monotonic() > deadline:
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(LOCK_RETRY_S)
 

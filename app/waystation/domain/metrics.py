@@ -1,5 +1,6 @@
 """Token counts, cost and times of a run, and their sums."""
 
+from functools import reduce
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -44,19 +45,23 @@ class Metrics(BaseModel):
                 return self.model_copy(update={"models": models})
         return self.model_copy(update={"models": (*self.models, usage)})
 
-    def total(self, name: str) -> int:
-        return sum(getattr(usage, name) for usage in self.models)
+    def totals(self) -> ModelUsage:
+        """The sum over the models."""
+        match self.models:
+            case ():
+                return NOTHING
+            case (only,):
+                return only
+            case _:
+                return reduce(ModelUsage.plus, self.models)
 
     @property
     def cost(self) -> float | None:
-        costs = [usage.cost for usage in self.models if usage.cost is not None]
-        return sum(costs) if costs else None
+        return self.totals().cost
 
     def wire(self) -> dict[str, Any]:
         """The form clients read: zero values dropped, the share of each model under `details.model`."""
-        body: dict[str, Any] = {name: value for name in COUNTS if (value := self.total(name))}
-        if self.cost is not None:
-            body["cost"] = self.cost
+        body = _counts_wire(self.totals())
         if self.time_to_first_token is not None:
             body["time_to_first_token"] = self.time_to_first_token
         if self.duration is not None:
@@ -71,11 +76,18 @@ class Metrics(BaseModel):
         return cls(models=models, time_to_first_token=body.get("time_to_first_token"), duration=body.get("duration"))
 
 
+NOTHING = ModelUsage()
+
+
 def _usage_wire(usage: ModelUsage) -> dict[str, Any]:
+    return _counts_wire(usage) | {"id": usage.id, "provider": usage.provider}
+
+
+def _counts_wire(usage: ModelUsage) -> dict[str, Any]:
     counts: dict[str, Any] = {name: value for name in COUNTS if (value := getattr(usage, name))}
     if usage.cost is not None:
         counts["cost"] = usage.cost
-    return counts | {"id": usage.id, "provider": usage.provider}
+    return counts
 
 
 def _sum(a: float | None, b: float | None) -> float | None:

@@ -133,6 +133,8 @@ async def _wait_in(waiters: "set[asyncio.Future[None]]") -> None:
 class Hub:
     def __init__(self) -> None:
         self._channels: dict[str, Channel] = {}
+        self.is_closed = False
+        """Set when this process executes nothing any more: who waits for the end of a run must look for it elsewhere."""
 
     def attach(self, run_id: str) -> Channel:
         """Register an interest in a run. Every attach needs its detach."""
@@ -146,6 +148,11 @@ class Hub:
         channel.users -= 1
         if channel.users == 0 and self._channels.get(channel.run_id) is channel:
             del self._channels[channel.run_id]
+
+    def close(self) -> None:
+        self.is_closed = True
+        for channel in self._channels.values():
+            channel.wake()
 
     def publish(self, run_id: str, segment: Segment) -> None:
         channel = self._channels.get(run_id)

@@ -245,7 +245,8 @@ def _metrics(leg: Leg, given: Metrics | None) -> Metrics:
 
 def _delta(before: Metrics, after: Metrics) -> dict[str, float]:
     """What this leg adds to the sums of the session."""
-    added: dict[str, float] = {name: after.total(name) - before.total(name) for name in COUNTS}
-    if after.cost is not None:
-        added["cost"] = after.cost - (before.cost or 0.0)
+    was, now_is = before.totals(), after.totals()
+    added: dict[str, float] = {name: getattr(now_is, name) - getattr(was, name) for name in COUNTS}
+    if now_is.cost is not None:
+        added["cost"] = now_is.cost - (was.cost or 0.0)
     return added

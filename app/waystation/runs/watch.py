@@ -11,7 +11,7 @@ from waystation.db.engine import Database
 from waystation.domain.event import Gap, RunPaused, Segment
 from waystation.domain.lifecycle import RunStatus
 from waystation.domain.run import RunDetail
-from waystation.errors import RunNotFoundError
+from waystation.errors import RunNotFoundError, UnavailableError
 from waystation.live.hub import Hub
 from waystation.store import details, looks
 from waystation.store import runs as run_store
@@ -77,12 +77,14 @@ class Watch:
         return found is None or State(*found).is_over_at(index)
 
     async def settled(self, run_id: str) -> RunDetail:
-        """Wait until the leg has ended: the run as it then is."""
+        """Wait until the leg has ended: the run as it then is. UnavailableError if this process shuts down before."""
         channel = self._hub.attach(run_id)
         try:
             while True:
                 if channel.detail is not None:
                     return channel.detail
+                if self._hub.is_closed:
+                    raise UnavailableError("The server is shutting down; the run goes on, read it again soon.")
                 version = channel.version
                 if channel.owner is None:
                     state = await self.state(run_id)

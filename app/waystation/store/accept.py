@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from waystation.db.dialect import by_dialect, ignore_conflicts, json_rows
+from waystation.db.prepared import Prepared
 from waystation.db.tables import (
     PENDING,
     RUNNING,
@@ -45,7 +46,7 @@ v = json_rows(**NEW)
 # A scalar subquery, not EXISTS: PostgreSQL would rather hash all holders once than probe the index for each row.
 _busy = sa.select(other.c.seq).where(other.c.session_id == v.session_id, UNFINISHED).limit(1).scalar_subquery().is_not(None)
 
-CREATE_SESSIONS = (
+CREATE_SESSIONS = Prepared(
     ignore_conflicts(sessions)
     .from_select(
         ["id", "agent_id", "user_id", "first_message", "created_at", "updated_at"],
@@ -75,7 +76,7 @@ _COPIED = (
     "idempotency_scope", "idempotency_key", "request_hash", "input", "metadata", "model", "model_provider",
     "forked_from_run_id", "forked_from_message_index", "created_at",
 )  # fmt: skip
-ACCEPT = (
+ACCEPT = Prepared(
     ignore_conflicts(runs)
     .from_select(
         [*_COPIED, "user_id", "status", "epoch", "next_index", "worker_id", "holds_session", "started_at", "deadline_at"],
@@ -108,24 +109,28 @@ ACCEPT = (
 )
 
 v = json_rows(id=Text, idempotency_scope=Text, agent_id=Text, idempotency_key=Text)
-FIND_KEYS = sa.select(v.id, runs.c.id.label("run_id"), runs.c.session_id, runs.c.request_hash).join_from(
-    v.id.table,
-    runs,
-    sa.and_(
-        runs.c.idempotency_scope == v.idempotency_scope,
-        runs.c.agent_id == v.agent_id,
-        runs.c.idempotency_key == v.idempotency_key,
-        runs.c.idempotency_key.is_not(None),
-    ),
+FIND_KEYS = Prepared(
+    sa.select(v.id, runs.c.id.label("run_id"), runs.c.session_id, runs.c.request_hash).join_from(
+        v.id.table,
+        runs,
+        sa.and_(
+            runs.c.idempotency_scope == v.idempotency_scope,
+            runs.c.agent_id == v.agent_id,
+            runs.c.idempotency_key == v.idempotency_key,
+            runs.c.idempotency_key.is_not(None),
+        ),
+    )
 )
-FIND_DELETED_KEYS = sa.select(v.id).join_from(
-    v.id.table,
-    deleted_keys,
-    sa.and_(
-        deleted_keys.c.idempotency_scope == v.idempotency_scope,
-        deleted_keys.c.agent_id == v.agent_id,
-        deleted_keys.c.idempotency_key == v.idempotency_key,
-    ),
+FIND_DELETED_KEYS = Prepared(
+    sa.select(v.id).join_from(
+        v.id.table,
+        deleted_keys,
+        sa.and_(
+            deleted_keys.c.idempotency_scope == v.idempotency_scope,
+            deleted_keys.c.agent_id == v.agent_id,
+            deleted_keys.c.idempotency_key == v.idempotency_key,
+        ),
+    )
 )
 
 # Runs that may wait, but for whose session or user too many wait already.
@@ -139,10 +144,12 @@ def _waiting(*conditions: Any) -> sa.ScalarSelect[int]:
     return sa.select(sa.func.count()).select_from(other).where(*conditions).scalar_subquery()
 
 
-FIND_FULL = sa.select(v.id).where(
-    sa.or_(
-        _waiting(other.c.session_id == v.session_id, UNFINISHED, other.c.status == PENDING) >= MOST_WAITING_PER_SESSION,
-        _waiting(other.c.user_id == v.user_id, other.c.status == PENDING) >= MOST_WAITING_PER_USER,
+FIND_FULL = Prepared(
+    sa.select(v.id).where(
+        sa.or_(
+            _waiting(other.c.session_id == v.session_id, UNFINISHED, other.c.status == PENDING) >= MOST_WAITING_PER_SESSION,
+            _waiting(other.c.user_id == v.user_id, other.c.status == PENDING) >= MOST_WAITING_PER_USER,
+        )
     )
 )
 
@@ -157,12 +164,14 @@ _in_flight = (
     .limit(1)
     .scalar_subquery()
 )
-DIAGNOSE = sa.select(v.id, sessions.c.agent_id, sessions.c.user_id, _in_flight.label("in_flight")).join_from(
-    v.id.table, sessions, sessions.c.id == v.session_id
+DIAGNOSE = Prepared(
+    sa.select(v.id, sessions.c.agent_id, sessions.c.user_id, _in_flight.label("in_flight")).join_from(
+        v.id.table, sessions, sessions.c.id == v.session_id
+    )
 )
 
 v = json_rows(session_id=Text)
-FIND_SESSIONS = sa.select(*SESSION_COLUMNS).join_from(v.session_id.table, sessions, sessions.c.id == v.session_id)
+FIND_SESSIONS = Prepared(sa.select(*SESSION_COLUMNS).join_from(v.session_id.table, sessions, sessions.c.id == v.session_id))
 
 # Runs whose messages the next turn goes on from. The literals are those of the lifecycle's names.
 REMEMBERED = sa.and_(
@@ -178,14 +187,14 @@ _last = (
 )
 _lateral = _last.lateral("last").c
 _history_columns = (run_messages.c.first_index, run_messages.c.payload)
-HISTORY_POSTGRESQL = (
+HISTORY_POSTGRESQL = Prepared(
     sa.select(v.session_id, _lateral.seq, _lateral.id, _lateral.forked_from_run_id, *_history_columns)
     .join_from(v.session_id.table, _lateral.seq.table, sa.true())
     .join(run_messages, run_messages.c.run_id == _lateral.id)
     .order_by(_lateral.seq, run_messages.c.first_index)
 )
 _last_seq = _last.with_only_columns(runs.c.seq).correlate(v.session_id.table)
-HISTORY_SQLITE = (
+HISTORY_SQLITE = Prepared(
     sa.select(v.session_id, other.c.seq, other.c.id, other.c.forked_from_run_id, *_history_columns)
     .join_from(v.session_id.table, other, other.c.seq.in_(_last_seq))
     .join(run_messages, run_messages.c.run_id == other.c.id)
@@ -196,14 +205,14 @@ SOURCES = sa.select(runs.c.seq, runs.c.id, runs.c.forked_from_run_id).where(
     runs.c.id.in_(sa.bindparam("sources", expanding=True)), runs.c.seq > sa.bindparam("first", type_=Int)
 )
 
-STORE_MESSAGES = sa.insert(run_messages)
+STORE_MESSAGES = Prepared(sa.insert(run_messages))
 STORE_ATTACHMENTS = sa.insert(attachments)
 MARK_REPLACED = sa.update(runs).where(runs.c.id == sa.bindparam("source")).values(replaced_by_run_id=sa.bindparam("sibling"))
 
 
-def execute(conn: sa.Connection, statement: Any, items: Sequence[dict[str, Any]], **parameters: Any) -> Sequence[sa.Row[Any]]:
+def execute(conn: sa.Connection, statement: Prepared, items: Sequence[dict[str, Any]], **parameters: Any) -> Sequence[Any]:
     """Run a statement over json_rows; no items, no statement."""
-    return conn.execute(statement, {"rows": dumps(list(items)), **parameters}).all() if items else ()
+    return statement.rows(conn, {"rows": dumps(list(items)), **parameters}) if items else ()
 
 
 def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
@@ -314,7 +323,7 @@ def _refusals(conn: sa.Connection, left: list[dict[str, Any]]) -> tuple[dict[str
 
 def _store_what_comes_along(conn: sa.Connection, accepted: list[Accept]) -> None:
     if messages := [(a.run, a.messages) for a in accepted if a.messages]:
-        conn.execute(STORE_MESSAGES, [message_row(run.id, run.session_id, lines) for run, lines in messages])
+        STORE_MESSAGES.many(conn, [message_row(run.id, run.session_id, lines) for run, lines in messages])
     files = [_attachment_row(a, file) for a in accepted for file in a.attachments]
     if files:
         conn.execute(STORE_ATTACHMENTS, files)

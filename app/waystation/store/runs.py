@@ -221,11 +221,11 @@ def end_idle(
     )
     if conn.execute(statement).rowcount != 1:
         return False
-    conn.execute(STORE_EVENTS, [{
+    STORE_EVENTS.many(conn, [{
         "run_id": run.id, "session_id": run.session_id, "first_index": run.next_index,
         "last_index": run.next_index + event.count - 1, "payload": event.lines.decode(),
     }])  # fmt: skip
-    conn.execute(END_IN_SESSION, [{
+    END_IN_SESSION.many(conn, [{
         "session": run.session_id, "run_count": 1, "cost": None, "first_message": first_message, "external": None,
         "last_run": run.id, "at": at, **{f"add_{name}": 0 for name in COUNTS},
     }])  # fmt: skip

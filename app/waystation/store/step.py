@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from waystation.db.dialect import ignore_conflicts, json_rows
+from waystation.db.prepared import Prepared
 from waystation.db.tables import PENDING, RUNNING, Bool, Float, Int, Text, approvals, run_events, runs, sessions
 from waystation.domain.metrics import COUNTS
 from waystation.domain.requirement import Requirement
@@ -30,7 +31,7 @@ _waiting_turn = (
     .correlate(runs)
     .scalar_subquery()
 )
-FENCE = (
+FENCE = Prepared(
     sa.update(runs)
     .where(runs.c.id == v.id, runs.c.epoch == v.epoch, runs.c.next_index == v.first, runs.c.status == RUNNING)
     .values(
@@ -43,13 +44,13 @@ FENCE = (
     )
     .returning(runs.c.id, runs.c.epoch, runs.c.cancel_requested, _waiting_turn.is_not(None).label("waiting"))
 )
-STORED = (
+STORED = Prepared(
     sa.select(runs.c.id, runs.c.epoch, runs.c.cancel_requested, _waiting_turn.is_not(None).label("waiting"))
     .join_from(v.id.table, runs, runs.c.id == v.id)
     .where(runs.c.epoch == v.epoch, runs.c.next_index == v.first + v["count"])
 )
 
-STORE_EVENTS = sa.insert(run_events)
+STORE_EVENTS = Prepared(sa.insert(run_events))
 _asked = ignore_conflicts(approvals)
 # A call that asks again (its effect was lost in a crash) needs a new decision.
 STORE_APPROVALS = _asked.on_conflict_do_update(
@@ -59,7 +60,7 @@ STORE_APPROVALS = _asked.on_conflict_do_update(
         "resolution_data": None, "updated_at": _asked.excluded.updated_at,
     },
 )  # fmt: skip
-END_IN_SESSION = (
+END_IN_SESSION = Prepared(
     sa.update(sessions)
     .where(sessions.c.id == sa.bindparam("session"))
     .values(
@@ -93,11 +94,11 @@ def write(conn: sa.Connection, batch: list[Operation]) -> list[Answer]:
     segments = [_segment(a.run.id, a.run.session_id, 0, a.first) for a in started if a.first]
     segments += [_segment(s.run_id, s.session_id, s.first_index, s.events) for s in passed if s.events.count]
     if segments:
-        conn.execute(STORE_EVENTS, segments)
+        STORE_EVENTS.many(conn, segments)
     if messages := [message_row(s.run_id, s.session_id, s.messages) for s in passed if s.messages]:
-        conn.execute(STORE_MESSAGES, messages)
+        STORE_MESSAGES.many(conn, messages)
     if ended := sorted((s for s in passed if s.finish and s.finish.usage is not None), key=lambda s: s.session_id):
-        conn.execute(END_IN_SESSION, [_session_end(s, s.finish) for s in ended if s.finish])
+        END_IN_SESSION.many(conn, [_session_end(s, s.finish) for s in ended if s.finish])
     for session_id, changes in [(s.session_id, s.finish.session_state) for s in ended if s.finish and s.finish.session_state]:
         change_state(conn, session_id, changes)
     if asked := [_approval(s, s.finish, r) for s in passed if s.finish for r in s.finish.approvals]:
