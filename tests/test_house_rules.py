@@ -20,6 +20,7 @@ CATCH_ALL = {
     "agents/native/tools.py",  # a tool's thread: what it raises is carried over to the task that waits
     "api/errors.py",
     "container.py",  # the supervisor of loops
+    "db/threads.py",  # a job: what it raises is carried over to whoever waits
     "db/engine.py",  # sorts outages from errors and raises again
     "runs/execution.py",  # the turn of an agent, and its interrupt
     "runs/executor.py",

@@ -10,13 +10,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from waystation.db.dialect import is_outage, is_transient
+from waystation.db.threads import Threads
 from waystation.errors import ConfigError, StoreConflictError, StoreUnavailableError
 
 T = TypeVar("T")
@@ -71,8 +71,8 @@ class SqliteDatabase:
         self._path = "" if path == ":memory:" else path
         self.url = sa.URL.create("sqlite", database=self._path or None)
         self._synchronous = synchronous
-        self._writer = ThreadPoolExecutor(1, "waystation-writer")
-        self._readers = ThreadPoolExecutor(READERS, "waystation-reader") if self._path else self._writer
+        self._writer = Threads(1, "waystation-writer")
+        self._readers = Threads(READERS, "waystation-reader") if self._path else self._writer
         self._local = threading.local()
         self._engines: list[sa.Engine] = []
         self._stop = threading.Event()
@@ -82,16 +82,16 @@ class SqliteDatabase:
 
     async def read(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         begin = "BEGIN" if self._path else "BEGIN IMMEDIATE"
-        return await self._hop(self._readers, begin, f, *args, **kwargs)
+        return await self._readers.run(lambda: self._run(begin, f, *args, **kwargs))
 
     async def write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._hop(self._writer, "BEGIN IMMEDIATE", f, *args, **kwargs)
+        return await self._writer.run(lambda: self._run("BEGIN IMMEDIATE", f, *args, **kwargs))
 
     hot = write
 
     def sync_write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._path:
-            return self._writer.submit(lambda: self._run("BEGIN IMMEDIATE", f, *args, **kwargs)).result()
+            return self._writer.call(lambda: self._run("BEGIN IMMEDIATE", f, *args, **kwargs))
         return self._run("BEGIN IMMEDIATE", f, *args, **kwargs)
 
     async def close(self) -> None:
@@ -99,14 +99,9 @@ class SqliteDatabase:
         if self._checkpoints:
             await asyncio.to_thread(self._checkpoints.join)
         for pool in {self._writer, self._readers}:
-            await asyncio.to_thread(pool.shutdown)
+            await asyncio.to_thread(pool.close)
         for engine in self._engines:
             engine.dispose()
-
-    async def _hop(self, pool: ThreadPoolExecutor, begin: str, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        if kwargs:
-            return await asyncio.get_running_loop().run_in_executor(pool, lambda: self._run(begin, f, *args, **kwargs))
-        return await asyncio.get_running_loop().run_in_executor(pool, self._run, begin, f, *args)
 
     def _run(self, begin: str, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         conn = self._connected()

@@ -46,7 +46,7 @@ class Recorder:
         self._message_count = 0
         self._in_flight: list[Step] = []
         self._finish: Finish | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
         self._failure: Exception | None = None
         self._closed = False
         self._detail: RunDetail | None = None
@@ -164,10 +164,10 @@ class Recorder:
         return self._finish is not None or bool(self._in_flight)
 
     async def _settled(self) -> None:
-        """Until the ledger has told what became of the next step. Shielded: the future is shared by all who wait."""
-        if self._waiter is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._waiter)
+        """Until the ledger has told what became of the next step."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
         if self._cancel.reason is StopReason.LOST:
             raise RunLostError
         if self._failure is not None:
@@ -210,9 +210,10 @@ class Recorder:
         self._release()
 
     def _release(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _take_in(self, step: Step, outcome: Stepped | Exception) -> None:
         if isinstance(outcome, Exception):

@@ -30,7 +30,7 @@ def loads(text: str | None) -> Any:
 
 def run_from_row(row: sa.Row[Any]) -> Run:
     """A run from a row that has all RUN_COLUMNS."""
-    values = dict(row._mapping)
+    values = row._asdict()
     output, error, metrics = values["output"], values["error"], values["metrics"]
     values |= {
         "status": RunStatus(values["status"]),
@@ -48,7 +48,7 @@ def run_from_row(row: sa.Row[Any]) -> Run:
 
 def session_from_row(row: sa.Row[Any]) -> Session:
     """A session from a row that has all SESSION_COLUMNS."""
-    values = dict(row._mapping)
+    values = row._asdict()
     values |= {
         "state": loads(values["state"]) or {},
         "metadata": loads(values["metadata"]) or {},
