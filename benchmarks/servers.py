@@ -29,7 +29,7 @@ class Contender:
 def contenders(sqlite: Callable[[str], str], postgres: Callable[[str], str] | None, *, peers: bool) -> list[Contender]:
     """The servers of one comparison. `sqlite` and `postgres` make a fresh store and give its place."""
     uvicorn = [sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(PORT), "--log-level", "warning"]
-    ours = [*uvicorn, "--factory", "benchmarks.stub_app:create_app"]
+    ours = [sys.executable, "-m", "waystation.cli.main", "serve", "benchmarks/stub_agents.py", "--port", str(PORT)]
     peer = [str(PEER_PYTHON), "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(PORT), "--log-level", "warning", "agentos_app:app"]
     found = [
         Contender("bare FastAPI", [*uvicorn, "--factory", "benchmarks.bare_app:create_app"], streams=False),
@@ -51,7 +51,7 @@ class Running:
     def __init__(self, contender: Contender) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WAYSTATION_", "OPENAI_", "ANTHROPIC_"))}
         environment = {**kept, "WAYSTATION_LOG_LEVEL": "warning", "PYTHONPATH": str(ROOT), **contender.environment}
-        self.process = subprocess.Popen(contender.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(contender.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self._wait()
 
     def _wait(self) -> None:

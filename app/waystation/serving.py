@@ -36,4 +36,5 @@ def run_server(app: FastAPI, settings: Settings, *, host: str | None = None, por
         access_log=False,
         timeout_graceful_shutdown=int(settings.drain_s) + DRAIN_MARGIN_S,
         server_header=False,
+        proxy_headers=False,  # nothing here depends on the client's address
     )

@@ -170,9 +170,7 @@ async def test_stream_that_breaks_off_is_told_once(api: AnthropicServer, emit: M
         (529, "overloaded", True, "529"),
     ],
 )
-async def test_api_failures(
-    api: AnthropicServer, emit: MemoryEmitter, status: int, error_type: str, retryable: bool, words: str
-) -> None:
+async def test_api_failures(api: AnthropicServer, emit: MemoryEmitter, status: int, error_type: str, retryable: bool, words: str) -> None:
     api.then(*[Fail(status=status, message="no luck")] * 20)
 
     error = await failure_of(agent_for(api), emit)

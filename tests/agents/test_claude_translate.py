@@ -197,9 +197,7 @@ def test_usage_of_a_first_turn() -> None:
     usage = usage_of(result(total_cost_usd=0.5, model_usage={MODEL: totals(10, 4, 0.5)}), CostState(), model="other")
 
     assert usage == [
-        ModelUsage(
-            id=MODEL, provider="Anthropic", input_tokens=10, output_tokens=4, total_tokens=14, cache_read_tokens=5, cost=0.5
-        )
+        ModelUsage(id=MODEL, provider="Anthropic", input_tokens=10, output_tokens=4, total_tokens=14, cache_read_tokens=5, cost=0.5)
     ]
 
 

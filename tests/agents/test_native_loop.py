@@ -341,9 +341,7 @@ async def test_arguments_of_a_confirmed_call_are_those_of_the_requirement() -> N
     deed = Deed(requires_confirmation=True)
     agent = agent_of(answers(ONE_DEED), deed.tool)
     turn, _, _ = await paused(agent)
-    execution = ToolExecution(
-        tool_call_id="c1", tool_name="deed", tool_args={"what": "stored"}, requires_confirmation=True, confirmed=True
-    )
+    execution = ToolExecution(tool_call_id="c1", tool_name="deed", tool_args={"what": "stored"}, requires_confirmation=True, confirmed=True)
     turn = replace(
         turn,
         messages=[user("hi"), asking(("c1", "deed", '{"what": "other"}'))],

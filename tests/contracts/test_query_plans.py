@@ -103,9 +103,7 @@ def fill(conn: sa.Connection) -> None:
     for n, row in enumerate(done[::10]):
         row["idempotency_key"] = f"k{n}"
     runs_now = common | {"status": "RUNNING", "holds_session": True, "next_index": 1}
-    running = [
-        runs_now | {"id": f"r-{name}-run", "session_id": name, "worker_id": f"w{n % 4}"} for n, name in enumerate(names[100:130])
-    ]
+    running = [runs_now | {"id": f"r-{name}-run", "session_id": name, "worker_id": f"w{n % 4}"} for n, name in enumerate(names[100:130])]
     waits_now = common | {"status": "PENDING", "epoch": 0, "next_index": 0}
     waits = [waits_now | {"id": f"r-{name}-wait", "session_id": name} for name in names[120:160]]
     conn.execute(sa.insert(runs), [*done, *running, *waits])

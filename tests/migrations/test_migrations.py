@@ -67,8 +67,7 @@ async def test_the_indexes_of_the_runs_have_the_conditions_of_the_metadata(empty
     await schema.upgrade(empty_database)
     dialect = empty_database.url.get_backend_name()
     assert await empty_database.read(indexes) == {
-        index.name: (bool(index.unique), index.dialect_options[dialect]["where"] is not None)
-        for index in metadata.tables["runs"].indexes
+        index.name: (bool(index.unique), index.dialect_options[dialect]["where"] is not None) for index in metadata.tables["runs"].indexes
     }
 
 
@@ -127,9 +126,7 @@ def upgrade_at_once(url: str, count: int) -> list[tuple[str, str]]:
     return [(out.strip(), err[-500:]) for out, err in (process.communicate(timeout=30) for process in processes)]
 
 
-async def test_eight_processes_that_start_at_once_all_succeed_and_one_makes_the_tables(
-    empty_url: str, empty_database: Database
-) -> None:
+async def test_eight_processes_that_start_at_once_all_succeed_and_one_makes_the_tables(empty_url: str, empty_database: Database) -> None:
     told = await asyncio.to_thread(upgrade_at_once, empty_url, 8)
     assert sorted(told) == [("False", "")] * 7 + [("True", "")]
     assert await empty_database.read(schema.current_revision) == schema.HEAD

@@ -138,8 +138,6 @@ def own_cancellation() -> BaseException:
     return asyncio.CancelledError("of the agent's own")
 
 
-
-
 @pytest.mark.parametrize("error", [Odd, own_cancellation])
 async def test_a_turn_that_raises_past_exception_ends_in_error_at_once(
     sqlite_url: str, error: Callable[[], BaseException], caplog: pytest.LogCaptureFixture
@@ -157,9 +155,7 @@ async def test_a_turn_that_raises_past_exception_ends_in_error_at_once(
         assert run.error is not None and run.error.type == "internal_error"
 
 
-async def test_a_turn_in_a_task_group_of_another_library_is_stopped_cleanly(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_turn_in_a_task_group_of_another_library_is_stopped_cleanly(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """B38: many at once, each stopped from another task."""
     import anyio
 

@@ -296,18 +296,14 @@ def pid_of_the_past() -> int:
     return child.pid
 
 
-async def test_a_process_of_this_machine_that_has_vanished_is_dead_at_once(
-    database: Database, container: Container, clock: Clock
-) -> None:
+async def test_a_process_of_this_machine_that_has_vanished_is_dead_at_once(database: Database, container: Container, clock: Clock) -> None:
     await database.write(worker_store.register, replace(this_process(), id="gone", pid=pid_of_the_past()))
     await commit(database, starting("r", worker_id="gone"))
     await looks(container, clock, 1)
     assert (await dead(database), await statuses(database)) == (["gone"], {"r": "PENDING"})
 
 
-async def test_a_number_that_another_process_has_now_does_not_save_the_dead(
-    database: Database, container: Container, clock: Clock
-) -> None:
+async def test_a_number_that_another_process_has_now_does_not_save_the_dead(database: Database, container: Container, clock: Clock) -> None:
     await database.write(worker_store.register, replace(this_process(), id="gone", process_started="1"))
     await looks(container, clock, 1)
     assert await dead(database) == ["gone"]
