@@ -58,4 +58,6 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _no_redis_yet(cls, value: str | None) -> str | None:
-        return value or None
+        if value:
+            raise ValueError("this version does not use Redis yet: unset it")
+        return None

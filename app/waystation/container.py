@@ -16,7 +16,6 @@ from waystation.config import Settings
 from waystation.db import schema
 from waystation.db.engine import open_database
 from waystation.domain.run import Run
-from waystation.errors import ConfigError
 from waystation.live.hub import Hub
 from waystation.live.tail import Tail
 from waystation.logs import get_logger
@@ -44,8 +43,6 @@ class Container:
     """A process of Waystation. `start` and `close` are called once each, in the event loop that serves."""
 
     def __init__(self, settings: Settings, agents: Iterable[BaseAgent]) -> None:
-        if settings.redis_url:
-            raise ConfigError("WAYSTATION_REDIS_URL is set, but this version does not use Redis yet: unset it.")
         self.settings = settings
         self.started_at = now()
         self.registry = AgentRegistry(agents)

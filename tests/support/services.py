@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 
 POSTGRES_VARIABLE = "WAYSTATION_TEST_POSTGRES_URL"
 REDIS_VARIABLE = "WAYSTATION_TEST_REDIS_URL"
+REDIS_PORT = 6379
 
 
 def free_port() -> int:
@@ -114,13 +116,17 @@ def redis() -> Iterator[str]:
     if given := os.environ.get(REDIS_VARIABLE):
         yield given
         return
-    if _redis_answers(6379):
-        yield "redis://127.0.0.1:6379/15"
+    if _redis_answers(REDIS_PORT):
+        yield f"redis://127.0.0.1:{REDIS_PORT}/15"
         return
     binary = shutil.which("redis-server") or str(_redis_binary())
     port = free_port()
     process = subprocess.Popen([binary, "--port", str(port), "--bind", "127.0.0.1", "--save", ""], stdout=subprocess.DEVNULL)
     try:
+        for _ in range(200):
+            if _redis_answers(port):
+                break
+            time.sleep(0.05)
         yield f"redis://127.0.0.1:{port}/15"
     finally:
         process.terminate()
