@@ -12,7 +12,6 @@ from support.anthropic_server import AnthropicServer, Call, Fail, Say, Usage
 from support.claude_emitter import MemoryEmitter
 from support.claude_turns import KEY, agent_for, clean_environment, failure_of, processes, run_turn, turn_of, with_bash
 from waystation.agents.claude import ClaudeAgent
-from waystation.agents.turn import TurnResult
 from waystation.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(90)
@@ -43,7 +42,7 @@ async def test_text_streams_in_pieces_and_is_whole(api: AnthropicServer, emit: M
     assert emit.text == answer
     assert len([event for event in emit.contents if event.content]) > 3
     assert "".join(event.reasoning_content or "" for event in emit.contents) == "Let me think about it."
-    assert result.external_session_id
+    assert emit.external_session_id
     assert result.content is None
     assert processes(tmp_path) == []
 
@@ -108,12 +107,12 @@ async def test_usage_and_cost_arrive(api: AnthropicServer, emit: MemoryEmitter) 
 async def test_second_turn_resumes_and_counts_only_itself(api: AnthropicServer, tmp_path: Path) -> None:
     first, second = MemoryEmitter(), MemoryEmitter()
     api.then(Say(text="My name is Ada."), Say(text="As I said: Ada."))
-    begun = await run_turn(agent_for(api, system_prompt="Be brief."), turn_of("who are you?"), first)
+    await run_turn(agent_for(api, system_prompt="Be brief."), turn_of("who are you?"), first)
 
-    again = turn_of("say it again", external_session_id=begun.external_session_id)
-    result = await run_turn(agent_for(api, system_prompt="Be polite."), again, second)
+    again = turn_of("say it again", external_session_id=first.external_session_id)
+    await run_turn(agent_for(api, system_prompt="Be polite."), again, second)
 
-    assert result.external_session_id == begun.external_session_id
+    assert second.external_session_id == first.external_session_id
     assert api.requests[1].texts("user") == ["who are you?", "say it again"]
     assert api.requests[1].texts("assistant") == ["My name is Ada."]
     assert "Be polite." in str(api.requests[1].body["system"])
@@ -125,27 +124,28 @@ async def test_second_turn_resumes_and_counts_only_itself(api: AnthropicServer, 
 async def test_lost_transcript_begins_anew_with_a_warning(api: AnthropicServer, emit: MemoryEmitter) -> None:
     lost = "5e0c2a52-5a0e-4b57-9a64-0f6f4b0f8d11"
 
-    result = await run_turn(agent_for(api), turn_of("hello", external_session_id=lost), emit)
+    await run_turn(agent_for(api), turn_of("hello", external_session_id=lost), emit)
 
     assert emit.warnings[0]["type"] == "session_fallback"
     assert emit.warnings[0]["reason"] == "transcript_missing"
-    assert result.external_session_id not in (None, lost)
+    assert emit.external_session_id not in (None, lost)
     assert emit.text == "done"
 
 
-def break_transcript(tmp_path: Path, begun: TurnResult) -> None:
+def break_transcript(tmp_path: Path, begun: MemoryEmitter) -> None:
     transcript = next(tmp_path.rglob(f"{begun.external_session_id}.jsonl"))
     transcript.write_text("no JSON at all\n")
 
 
 async def test_broken_transcript_begins_anew_with_a_warning(api: AnthropicServer, emit: MemoryEmitter, tmp_path: Path) -> None:
-    begun = await run_turn(agent_for(api), turn_of("hello"), MemoryEmitter())
+    begun = MemoryEmitter()
+    await run_turn(agent_for(api), turn_of("hello"), begun)
     break_transcript(tmp_path, begun)
 
-    result = await run_turn(agent_for(api), turn_of("hi", external_session_id=begun.external_session_id), emit)
+    await run_turn(agent_for(api), turn_of("hi", external_session_id=begun.external_session_id), emit)
 
     assert emit.warnings[0]["reason"] == "resume_refused"
-    assert result.external_session_id != begun.external_session_id
+    assert emit.external_session_id != begun.external_session_id
     assert emit.text == "done"
 
 

@@ -158,7 +158,8 @@ async def test_task_cancelled_twice_still_ends_its_processes(api: AnthropicServe
 
 async def test_session_goes_on_after_an_interrupt(api: AnthropicServer, emit: MemoryEmitter) -> None:
     agent = agent_for(api)
-    begun = await run_turn(agent, turn_of("one"), MemoryEmitter())
+    begun = MemoryEmitter()
+    await run_turn(agent, turn_of("one"), begun)
     api.then(Say(text="word " * 2000, delay_s=0.02))
     turn = turn_of("two", external_session_id=begun.external_session_id)
     running = asyncio.create_task(run_turn(agent, turn, emit))
@@ -174,7 +175,8 @@ async def test_session_goes_on_after_an_interrupt(api: AnthropicServer, emit: Me
 
 async def test_session_goes_on_after_an_interrupted_tool(api: AnthropicServer, emit: MemoryEmitter, tmp_path: Path) -> None:
     agent = with_bash(api)
-    begun = await run_turn(agent, turn_of("one"), MemoryEmitter())
+    begun = MemoryEmitter()
+    await run_turn(agent, turn_of("one"), begun)
     api.then(Call(tool="Bash", args={"command": SLEEP}, id="toolu_sleep"))
     turn = turn_of("two", external_session_id=begun.external_session_id)
     running = asyncio.create_task(run_turn(agent, turn, emit))

@@ -95,20 +95,25 @@ class Execution:
             return None, failure
         finally:
             self._in_turn = False
+            self._take_back_cancels()
             if timer:
                 timer.cancel()
 
     def _consume_cancellation(self) -> RunFailure | None:
-        """Take back the cancellations that the stopper has issued, and no other. One that nobody asked of this task is the agent's own:
+        """Swallow a cancellation that the stopper has issued, and no other. One that nobody asked of this task is the agent's own:
         something that it awaited was cancelled."""
         if self.task is None or self.task.cancelling() == 0:
             return outcome.failure_of(RuntimeError())
-        while self._cancels_issued and self.task.cancelling():
-            self._cancels_issued -= 1
-            self.task.uncancel()
+        self._take_back_cancels()
         if self.task.cancelling():
             raise asyncio.CancelledError
         return None
+
+    def _take_back_cancels(self) -> None:
+        """Also those that the agent has swallowed itself: the task goes on, to end the run."""
+        while self._cancels_issued and self.task is not None and self.task.cancelling():
+            self._cancels_issued -= 1
+            self.task.uncancel()
 
     # ---- stopping ----------------------------------------------------------------------------------------------------------
     def _begin_stop(self) -> None:
