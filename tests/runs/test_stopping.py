@@ -206,6 +206,21 @@ async def test_an_owner_that_does_not_stop_loses_its_run_and_can_write_no_more(s
         assert await server.names(run.id) == log == ["RunStarted", "RunContent", "RunCancelled"]
 
 
+async def test_a_cancelled_first_turn_keeps_the_conversation_of_its_sdk(sqlite_url: str) -> None:
+    """B37: the next turn goes on with it."""
+
+    async def tells_its_session(turn: Turn, emit: Emitter) -> None:
+        emit.external_session("sdk-1")
+        await never_ends(turn, emit)
+
+    agent, begun = first_says(tells_its_session)
+    async with process(sqlite_url, [agent]) as server:
+        ticket = await server.submit(session_id="s")
+        await begun.wait()
+        await server.cancel(ticket, wait_s=10)
+        assert await server.sql("SELECT external_session_id FROM sessions WHERE id = 's'") == [("sdk-1",)]
+
+
 async def test_a_drained_run_is_handed_back_with_what_it_said(sqlite_url: str) -> None:
     """B63: not cancelled, not failed: any process may go on with it."""
     agent, begun = first_says(never_ends)
@@ -213,7 +228,7 @@ async def test_a_drained_run_is_handed_back_with_what_it_said(sqlite_url: str) -
         ticket = await server.submit(session_id="s")
         await begun.wait()
         server.container.begin_drain()
-        await server.container.drained.wait()
+        await server.drained()
         run = await server.run(ticket.run_id)
         assert (run.status, run.holds_session, run.worker_id, run.epoch) == ("PENDING", True, None, 2)
         assert await server.names(run.id) == ["RunStarted", "RunContent"]

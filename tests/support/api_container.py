@@ -68,6 +68,12 @@ class Process:
 
         return await self.container.database.write(execute)
 
+    async def drained(self, within_s: float = 10.0) -> None:
+        """Until a drain has stopped what was executed."""
+        async with asyncio.timeout(within_s):
+            while not self.container.hub.is_closed:
+                await asyncio.sleep(0.01)
+
     async def idle(self, within_s: float = 10.0) -> None:
         """Until nothing is executed."""
         async with asyncio.timeout(within_s):
