@@ -42,6 +42,7 @@ async def test_arithmetic_goes_to_the_calculator() -> None:
         ("Please calculate (1 + 2) * 3 - 4", [("calculator", {"expression": "(1 + 2) * 3 - 4"})]),
         ("roll 3 dice with 20 sides", [("dice", {"sides": 20, "count": 3})]),
         ("Roll the dice", [("dice", {})]),
+        ("roll 2 dice", [("dice", {"count": 2})]),
         ("What time is it in Europe/Paris?", [("clock", {"zone": "Europe/Paris"})]),
         ("what is the current time", [("clock", {})]),
         ("hello", []),

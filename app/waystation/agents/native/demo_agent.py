@@ -79,12 +79,12 @@ def clock(zone: str = "UTC") -> str:
 
 
 @tool
-def dice(sides: Annotated[int, Field(ge=2, le=1000)] = 6, count: Annotated[int, Field(ge=1, le=100)] = 1) -> list[int]:
+def dice(count: Annotated[int, Field(ge=1, le=100)] = 1, sides: Annotated[int, Field(ge=2, le=1000)] = 6) -> list[int]:
     """Roll dice.
 
     Args:
-        sides: how many sides each die has
         count: how many dice are rolled
+        sides: how many sides each die has
     """
     return [secrets.randbelow(sides) + 1 for _ in range(count)]
 

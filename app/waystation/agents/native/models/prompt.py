@@ -48,7 +48,9 @@ class Prompt:
         """Arguments for an object schema: None if a required one can't be found in the prompt."""
         values: dict[str, Any] = {}
         required = schema.get("required", ())
-        for name, part in schema.get("properties", {}).items():
+        # Those that the prompt names take their numbers first: in "3 dice with 20 sides" the 20 is not the count.
+        parts = sorted(schema.get("properties", {}).items(), key=lambda item: self._named_number(item[0]) is None)
+        for name, part in parts:
             value = self._value(name, part, is_required=name in required)
             if value is not None:
                 values[name] = value
@@ -96,9 +98,7 @@ class Prompt:
 
     def _number(self, name: str, *, whole: bool) -> int | float | None:
         """The number that stands next to the parameter's name ("20 sides"), else the next unused one."""
-        number, stem = r"(-?\d+(?:\.\d+)?)", _stem(name)
-        near = re.search(rf"{number}[\s-]*{stem}|{stem}\w*\s*(?:=|:|of|is)?\s*{number}", self.text, re.I)
-        text = next((group for group in near.groups() if group), None) if near else None
+        text = self._named_number(name)
         if text is None:
             text = next((number for number in self._numbers if not whole or "." not in number), None)
         if text is None or (whole and "." in text):
@@ -106,6 +106,11 @@ class Prompt:
         if text in self._numbers:
             self._numbers.remove(text)
         return int(text) if "." not in text else float(text)
+
+    def _named_number(self, name: str) -> str | None:
+        number, stem = r"(-?\d+(?:\.\d+)?)", _stem(name)
+        near = re.search(rf"{number}[\s-]*{stem}|{stem}\w*\s*(?:=|:|of|is)?\s*{number}", self.text, re.I)
+        return next((group for group in near.groups() if group), None) if near else None
 
     def _numbers_or_quotes(self, schema: dict[str, Any]) -> list[Any]:
         if _type_of(schema.get("items", {})) in ("integer", "number"):
