@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +9,11 @@ import pytest
 
 from support.anthropic_server import AnthropicServer, Call, Fail, Say, Usage
 from support.claude_emitter import MemoryEmitter
-from support.claude_turns import KEY, agent_for, clean_environment, failure_of, processes, run_turn, turn_of, with_bash
+from support.claude_turns import KEY, agent_for, failure_of, processes, run_turn, turn_of, with_bash
 from waystation.agents.claude import ClaudeAgent
 from waystation.errors import ConfigError
 
-pytestmark = pytest.mark.timeout(90)
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    clean_environment(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[AnthropicServer]:
-    async with AnthropicServer() as server:
-        yield server
-
-
-@pytest.fixture
-def emit() -> MemoryEmitter:
-    return MemoryEmitter()
+pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("clean_claude")]
 
 
 async def test_text_streams_in_pieces_and_is_whole(api: AnthropicServer, emit: MemoryEmitter, tmp_path: Path) -> None:

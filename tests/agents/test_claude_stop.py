@@ -1,7 +1,6 @@
 """Stopping ClaudeAgent: the real binary is interrupted, hangs or dies, and no process of its turn is left."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from support.claude_emitter import MemoryEmitter
 from support.claude_turns import (
     SLEEP,
     agent_for,
-    clean_environment,
     failure_of,
     process_with,
     processes,
@@ -22,23 +20,7 @@ from support.claude_turns import (
 )
 from waystation.errors import RunCancelledError
 
-pytestmark = pytest.mark.timeout(90)
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    clean_environment(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[AnthropicServer]:
-    async with AnthropicServer() as server:
-        yield server
-
-
-@pytest.fixture
-def emit() -> MemoryEmitter:
-    return MemoryEmitter()
+pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("clean_claude")]
 
 
 async def test_interrupt_while_text_streams(api: AnthropicServer, emit: MemoryEmitter, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ JSON_BAD: list[tuple[str, Any]] = [
     ("message", 1), ("message", None), ("message", ["hi"]), ("stream", "maybe"), ("stream", []), ("session_id", 5),
     ("session_id", "a\x00b"), ("session_id", "a\ud800b"), ("user_id", "a\x00b"), ("images", {}), ("images", [{"url": 1}]),
     ("output_schema", {"type": "array"}), ("output_schema", True), ("session_state", []), ("metadata", "x"), ("max_attempts", 1.5),
-    ("timeout_s", -1), ("files", "x"),
+    ("timeout_s", -1), ("files", "x"), ("max_attempts", True), ("timeout_s", True), ("available_at", True), ("version", True),
 ]  # fmt: skip
 
 
@@ -52,6 +52,15 @@ async def test_bad_fields_are_422_in_json_and_nothing_is_stored(api_on_each: Api
         assert answer.status_code == 422, (name, value)
         assert answer.json()["detail"][0]["loc"][:2] == ["body", name], (name, value, answer.text)
     assert await api_on_each.count("runs") == 0
+
+
+@pytest.mark.parametrize(("route", "name"), [("continue", "continue_from"), ("resume", "last_event_index")])
+@pytest.mark.parametrize("flag", [True, False])
+async def test_a_flag_is_not_taken_for_an_index(api: ApiServer, route: str, name: str, flag: bool) -> None:
+    run = (await api.http.post(RUNS, data={"message": "hi", "stream": "false"})).json()
+    answer = await api.http.post(f"{RUNS}/{run['run_id']}/{route}", json={name: flag})
+    assert (answer.status_code, answer.json()["detail"][0]["loc"]) == (422, ["body", name])
+    assert await api.count("runs") == 1
 
 
 async def test_bodies_that_are_no_object_are_422(api: ApiServer) -> None:

@@ -26,6 +26,13 @@ def _none_if_empty(value: Any) -> Any:
     return None if value == "" else value
 
 
+def _no_flag(value: Any) -> Any:
+    # Pydantic takes JSON's true for 1.
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
 def _json(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str):
         return value
@@ -63,6 +70,8 @@ JsonObject = Annotated[dict[str, Any] | None, BeforeValidator(_json)]
 JsonObjects = Annotated[list[dict[str, Any]] | None, BeforeValidator(_json)]
 Media = Annotated[JsonObjects, AfterValidator(_media)]
 Identifier = Annotated[str | None, BeforeValidator(_none_if_empty), AfterValidator(_identifier)]
+Integer = Annotated[int, BeforeValidator(_no_flag)]
+Number = Annotated[float, BeforeValidator(_no_flag)]
 Flag = Annotated[bool | None, BeforeValidator(_none_if_empty)]
 
 
@@ -88,9 +97,9 @@ class RunForm(BaseModel):
     dependencies: JsonObject = None
     metadata: JsonObject = None
     knowledge_filters: Annotated[Any, BeforeValidator(_json)] = None
-    max_attempts: Annotated[Annotated[int, Field(ge=1, le=10)] | None, BeforeValidator(_none_if_empty)] = None
-    timeout_s: float = Field(default=3600.0, ge=1, le=86_400)
-    available_at: Annotated[Annotated[float, Field(allow_inf_nan=False)] | None, BeforeValidator(_none_if_empty)] = Field(
+    max_attempts: Annotated[Annotated[int, Field(ge=1, le=10), BeforeValidator(_no_flag)] | None, BeforeValidator(_none_if_empty)] = None
+    timeout_s: Number = Field(default=3600.0, ge=1, le=86_400)
+    available_at: Annotated[Annotated[Number, Field(allow_inf_nan=False)] | None, BeforeValidator(_none_if_empty)] = Field(
         default=None, description="Not before this time: seconds since the epoch, UTC, at most 30 days ahead."
     )
     webhooks: JsonObjects = None
@@ -99,7 +108,7 @@ class RunForm(BaseModel):
     add_dependencies_to_context: Flag = None
     add_session_state_to_context: Flag = None
     debug_mode: Flag = None
-    version: Annotated[int | None, BeforeValidator(_none_if_empty)] = None
+    version: Annotated[Integer | None, BeforeValidator(_none_if_empty)] = None
     factory_input: str | None = None
     use_json_schema: bool = False
 
@@ -178,7 +187,9 @@ class ContinueForm(BaseModel):
 
     tools: JsonObjects = Field(default=None, description="The tool calls of the paused run, answered.")
     input: Annotated[str | None, BeforeValidator(_none_if_empty)] = Field(default=None, description="A new user message.")
-    continue_from: str | int = Field(default="end", description="`end`, `last_user` or a message index.")
+    continue_from: Annotated[str | int, BeforeValidator(_no_flag)] = Field(
+        default="end", description="`end`, `last_user` or a message index."
+    )
     fork: bool = False
     regenerate: bool = False
     replace_original: Flag = None
@@ -214,5 +225,5 @@ class ResumeForm(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    last_event_index: Annotated[int | None, BeforeValidator(_none_if_empty)] = None
+    last_event_index: Annotated[Integer | None, BeforeValidator(_none_if_empty)] = None
     session_id: Identifier = None
