@@ -16,7 +16,7 @@ from waystation.domain.lifecycle import RunStatus
 from waystation.store import accept, approvals, details, events
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
-from waystation.store.step import write
+from waystation.store.batch import write
 
 SESSIONS, TURNS = 200, 30
 TABLES = {"sessions", "runs", "run_events", "run_messages", "attachments", "approvals"}
@@ -40,6 +40,14 @@ BATCH = [
     step_of("r-s102-run", "s102", epoch=7, first=1),
 ]
 
+ORDINARY = [
+    starting("n6", "new2"),
+    starting("n7", "s3", history_runs=10),
+    step_of("r-s104-run", "s104", messages=messages(1, "x")),
+    ending("r-s105-run", "s105"),
+    step_of("r-s106-run", "s106", epoch=7, first=1),
+]
+
 
 def end_idle(conn: sa.Connection) -> None:
     run = run_store.find(conn, "r-s151-wait")
@@ -55,6 +63,7 @@ def read_turn(conn: sa.Connection) -> None:
 
 HOT: dict[str, Function] = {
     "a batch of the ledger": lambda conn: write(conn, list(BATCH)),
+    "an ordinary batch of the ledger": lambda conn: write(conn, list(ORDINARY)),
     "a claim": lambda conn: run_store.claim(conn, "w9", ["a", "b"], 8, LATER),
     "the keys that were used": lambda conn: accept.execute(
         conn, accept.FIND_KEYS, [{"id": "n", "idempotency_scope": "", "agent_id": "a", "idempotency_key": "k3"}]
@@ -76,6 +85,7 @@ OTHERS: dict[str, Function] = {
     "a cancel request": lambda conn: run_store.request_cancel(conn, "r-s100-run", LATER),
     "unanswered cancel requests": lambda conn: run_store.unanswered_cancels(conn, LATER),
     "the end of an idle run": end_idle,
+    "what is due": lambda conn: run_store.count_due(conn, ["a", "b"], 8, LATER),
     "when the next run is due": lambda conn: run_store.next_due_at(conn, 0.0),
     "the turn in flight": lambda conn: run_store.find_in_flight(conn, "s100"),
     "the queue": lambda conn: run_store.queue_stats(conn, LATER),

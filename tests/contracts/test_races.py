@@ -24,8 +24,8 @@ from waystation.db.tables import metadata, run_events, runs, sessions
 from waystation.errors import SessionTakenError, StoreUnavailableError
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
+from waystation.store.batch import write
 from waystation.store.operations import Accepted, Stepped, Verdict
-from waystation.store.step import write
 
 TESTS = Path(__file__).parents[1]
 
@@ -332,6 +332,17 @@ async def test_a_run_ended_over_the_head_of_its_owner_while_it_writes_ends_once(
     assert await alone(engine, table(sa.select(sessions.c.runs))) == [(1,)]
 
 
+async def test_a_run_whose_session_another_user_is_just_creating_is_not_let_into_it(engine: AsyncEngine) -> None:
+    async with Side(engine) as first:
+        await first.do(write, [starting("r1", user_id="u1")])
+        late = asyncio.create_task(alone(engine, write, [starting("r2", user_id="u2"), starting("r3", "s3")]))
+        await until_blocked(engine)
+        await first.commit()
+    assert [answer.verdict for answer in await late] == [Verdict.OTHER_USER, Verdict.STARTED]
+    assert await alone(engine, table(sa.select(runs.c.id, runs.c.user_id).order_by(runs.c.id))) == [("r1", "u1"), ("r3", None)]
+    assert await alone(engine, table(sa.select(sessions.c.id, sessions.c.user_id).order_by(sessions.c.id))) == [("s", "u1"), ("s3", None)]
+
+
 # ---- a session that goes away while a turn of it is accepted -----------------------------------------------------------------
 
 
@@ -360,7 +371,7 @@ async def test_a_session_deleted_while_a_turn_of_it_is_accepted_begins_anew(engi
 
     def accept_late(conn: sa.Connection) -> Any:
         before_statement(conn, 'WITH "new"', lambda: delete_session(postgres_url))
-        return write(conn, [starting("r1")])
+        return write(conn, [starting("r1", idempotency_key="k")])  # which is not ordinary: more than one statement
 
     [answer] = await alone(engine, accept_late)
     assert (answer.verdict, answer.run_id) == (Verdict.STARTED, "r1")

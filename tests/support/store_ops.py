@@ -11,9 +11,9 @@ from waystation.domain.lifecycle import RunStatus
 from waystation.domain.message import Message
 from waystation.domain.run import Run, RunInput
 from waystation.store import runs as run_store
+from waystation.store.batch import write
 from waystation.store.operations import Accept, Accepted, EventLines, Finish, MessageLines, Step, Stepped
 from waystation.store.rows import payload_from_messages
-from waystation.store.step import write
 
 AT = 1_000.0
 LATER = 2_000.0

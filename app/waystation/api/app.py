@@ -49,8 +49,8 @@ def build_app(make_container: Callable[[], Container], cors_origins: tuple[str, 
 
     app = FastAPI(title="Waystation", version=package_version(), description=DESCRIPTION, lifespan=lifespan)
     # Not include_router: a router inside a router matches every path twice. The busiest routes come first.
-    for module in (runs, control, sessions, checkpoints, agents, approvals, ops):
-        app.router.routes.extend(module.router.routes)
+    for router in (runs.direct, runs.router, *(module.router for module in (control, sessions, checkpoints, agents, approvals, ops))):
+        app.router.routes.extend(router.routes)
     errors.install(app)
     app.add_middleware(BodyLimitMiddleware, max_bytes=max_body_bytes)
     if cors_origins:

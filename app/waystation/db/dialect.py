@@ -3,6 +3,7 @@
 import sqlite3
 from typing import Any
 
+import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.compiler import compiles
@@ -40,10 +41,10 @@ def _json_rows_sqlite(element: Any, compiler: Any, **kw: Any) -> str:
     return f"(SELECT {columns} FROM json_each({compiler.process(element.clauses, **kw)}))"
 
 
-def json_rows(**columns: sa.types.TypeEngine[Any]) -> Any:
-    """The columns of the parameter `:rows`, a JSON array of objects; their `.table` goes into FROM."""
-    parameter = sa.bindparam("rows", type_=Text)
-    return JsonRows(parameter).table_valued(*(sa.column(n, t) for n, t in columns.items()), name="v").c
+def json_rows(parameter: str = "rows", /, **columns: sa.types.TypeEngine[Any]) -> Any:
+    """The columns of a parameter that is a JSON array of objects; their `.table` goes into FROM."""
+    values = JsonRows(sa.bindparam(parameter, type_=Text))
+    return values.table_valued(*(sa.column(n, t) for n, t in columns.items()), name="v" if parameter == "rows" else parameter).c
 
 
 def ignore_conflicts(table: sa.Table) -> Any:
@@ -56,28 +57,38 @@ def by_dialect(conn: sa.Connection, *, sqlite: Any, postgresql: Any) -> Any:
     return sqlite if conn.dialect.name == "sqlite" else postgresql
 
 
-def is_transient(error: BaseException | None) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether another transaction was in the way, so that the same one may well succeed when it is done once more."""
-    return isinstance(error, sa.exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in TRANSIENT_STATES
+    return _state_of(_original(error)) in TRANSIENT_STATES
 
 
 def is_outage(error: Exception) -> bool:
     """Whether the database itself is the trouble (out of reach, full, locked, shut down), not what was asked of it."""
-    if isinstance(error, sa.exc.TimeoutError | OSError):
-        return True
-    original = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    original = _original(error)
     if isinstance(original, sqlite3.Error):
         # The primary code is in the low byte. Code 1 is an error of SQL or of a value, but for tables that are not there.
         code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         return code in SQLITE_OUTAGES or "no such table" in str(original)
-    if not isinstance(error, sa.exc.DBAPIError):
-        return False
-    if isinstance(error, sa.exc.InterfaceError):
-        return True
-    state = getattr(error.orig, "sqlstate", None) or ""
+    if isinstance(original, sa.exc.TimeoutError | OSError | asyncpg.InternalClientError):
+        return True  # the last: a connection that was lost while it was idle
+    if isinstance(original, asyncpg.InterfaceError):
+        return not isinstance(original, ValueError)  # a value that does not fit is an InterfaceError too
     # 08 connection, 53 resources, 57 shut down or restarting, 58 system, 25006 read-only standby,
     # 42P01 tables that are not there
-    return error.connection_invalidated or state[:2] in ("08", "53", "57", "58") or state in ("25006", "42P01")
+    state = _state_of(original) or ""
+    return getattr(error, "connection_invalidated", False) or state[:2] in ("08", "53", "57", "58") or state in ("25006", "42P01")
+
+
+def _original(error: Exception) -> BaseException:
+    """The driver's error behind one of SQLAlchemy, or the error itself: hot statements raise the driver's own."""
+    if isinstance(error, sa.exc.DBAPIError) and error.orig is not None:
+        return error.orig.__cause__ or error.orig
+    return error
+
+
+def _state_of(error: BaseException) -> str | None:
+    state: str | None = getattr(error, "sqlstate", None)
+    return state
 
 
 def lock_schema(conn: sa.Connection) -> None:

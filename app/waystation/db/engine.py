@@ -9,13 +9,16 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.util import await_only
 
 from waystation.db.dialect import is_outage, is_transient
+from waystation.db.prepared import DRIVER
 from waystation.db.threads import Threads
 from waystation.errors import ConfigError, StoreConflictError, StoreUnavailableError
 
@@ -31,6 +34,7 @@ READERS = 2
 # The hot statements go by index. Planned while the tables are small, a join would be cached as a sequential scan.
 HOT_SETTINGS = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "lock_timeout": "1000"}
 POSTGRES_TIMEOUT_S = 10.0
+HOT_CONNECTIONS = 2
 
 
 class Database(Protocol):
@@ -134,6 +138,7 @@ class SqliteDatabase:
         if conn is None or conn.closed or conn.invalidated:
             engine = self._engine()
             conn = self._local.conn = engine.connect()
+            conn.info[DRIVER] = SqliteDriver(conn.connection.driver_connection)
             self._engines.append(engine)
         return conn
 
@@ -166,6 +171,26 @@ class SqliteDatabase:
             connection.close()
 
 
+class SqliteDriver:
+    """SQLite's own connection, for hot statements. Its transaction has begun before and ends after them: a lone statement would be no
+    cheaper."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw: sqlite3.Connection = raw
+
+    def begin(self) -> None:
+        pass
+
+    def commit(self) -> None:
+        pass
+
+    def rows(self, sql: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        return self._raw.execute(sql, values).fetchall()
+
+    def many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
+        self._raw.executemany(sql, values)
+
+
 def _begin(raw: sqlite3.Connection, begin: str) -> None:
     """Begin, waiting for another process's write by asking every millisecond, LOCK_WAIT_S at most."""
     deadline = time.monotonic() + LOCK_WAIT_S
@@ -180,60 +205,163 @@ def _begin(raw: sqlite3.Connection, begin: str) -> None:
 
 
 class PostgresDatabase:
-    """Two pools: one with settings for the hot statements, one for everything else."""
+    """A pool for everything, and connections of their own for the hot statements."""
 
     def __init__(self, url: sa.URL) -> None:
         self.url = url
-        self._engine = self._create(pool_size=8, max_overflow=8, settings={})
-        self._hot = self._create(pool_size=2, max_overflow=0, settings=HOT_SETTINGS)
+        self._engine = _postgres_engine(url, {}, pool_size=8, max_overflow=8, pool_timeout=POSTGRES_TIMEOUT_S, pool_use_lifo=True)
+        self._hot = HotConnections(_postgres_engine(url, HOT_SETTINGS, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT"))
         self._thread = threading.local()
 
     async def read(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await _in_transaction(self._engine, f, *args, **kwargs)
+        return await self._in_transaction(self._engine, f, *args, **kwargs)
 
     async def write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await _in_transaction(self._engine, f, *args, **kwargs)
+            return await self._in_transaction(self._engine, f, *args, **kwargs)
         except StoreConflictError:
             # Two transactions met: one of them is simply done again.
-            return await _in_transaction(self._engine, f, *args, **kwargs)
+            return await self._in_transaction(self._engine, f, *args, **kwargs)
 
     async def hot(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await _in_transaction(self._hot, f, *args, **kwargs)
+        return await self._hot.run(f, *args, **kwargs)
 
     def sync_write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         runner: asyncio.Runner | None = getattr(self._thread, "runner", None)
         if runner is None:
             runner = self._thread.runner = asyncio.Runner()
-            self._thread.engine = self._create(pool_size=1, max_overflow=0, settings={"lock_timeout": "1000"})
-        return runner.run(_in_transaction(self._thread.engine, f, *args, **kwargs))
+            self._thread.engine = _postgres_engine(self.url, {"lock_timeout": "1000"}, pool_size=1, max_overflow=0)
+        return runner.run(self._in_transaction(self._thread.engine, f, *args, **kwargs))
 
     async def close(self) -> None:
         await self._engine.dispose()
-        await self._hot.dispose()
+        await self._hot.close()
 
-    def _create(self, *, pool_size: int, max_overflow: int, settings: dict[str, str]) -> AsyncEngine:
-        return create_async_engine(
-            self.url,
-            pool_size=pool_size,
-            max_overflow=max_overflow,
-            pool_timeout=POSTGRES_TIMEOUT_S,
-            pool_use_lifo=True,
-            connect_args={
-                "timeout": POSTGRES_TIMEOUT_S,
-                "command_timeout": 60,
-                "server_settings": {"application_name": "waystation", **settings},
-            },
-        )
+    async def _in_transaction(self, engine: AsyncEngine, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        try:
+            async with engine.begin() as conn:
+                return await conn.run_sync(f, *args, **kwargs)
+        except Exception as exc:
+            raise _told(exc) from exc
 
 
-async def _in_transaction(engine: AsyncEngine, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+class HotConnections:
+    """Connections that stay open between transactions, which are begun and ended on the driver.
+
+    To take a connection from a pool and to give it back costs as much as a transaction of three statements. Two are enough: one for the
+    ledger, one for the claim.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._may_run = asyncio.Semaphore(HOT_CONNECTIONS)
+        self._idle: list[AsyncConnection] = []
+
+    async def run(self, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        async with self._may_run:
+            conn: AsyncConnection | None = None
+            try:
+                conn = self._idle.pop() if self._idle else await self._connected()
+                result: T = await conn.run_sync(_in_driver_transaction, f, *args, **kwargs)
+            except Exception as exc:
+                told = _told(exc)
+                if conn is not None and not isinstance(told, StoreUnavailableError):
+                    self._idle.append(conn)
+                else:
+                    # The others lead to the same server.
+                    await self._drop(*([conn] if conn else []), *self._idle)
+                    self._idle.clear()
+                raise told from exc
+            except BaseException:
+                # Cancelled: nobody knows how far the transaction has come.
+                if conn is not None:
+                    await self._drop(conn)
+                raise
+            self._idle.append(conn)
+            return result
+
+    async def close(self) -> None:
+        await self._drop(*self._idle)
+        self._idle.clear()
+        await self._engine.dispose()
+
+    async def _connected(self) -> AsyncConnection:
+        conn = await self._engine.connect()
+        raw = await conn.get_raw_connection()
+        conn.info[DRIVER] = PostgresDriver(raw.driver_connection)
+        return conn
+
+    async def _drop(self, *connections: AsyncConnection) -> None:
+        for conn in connections:
+            with suppress(Exception):
+                await conn.invalidate()
+                await conn.close()
+
+
+class PostgresDriver:
+    """asyncpg's own connection, for hot statements. Called in the greenlet of `run_sync`."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._has_begun = False
+
+    def rows(self, sql: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        found: Sequence[Sequence[Any]] = await_only(self._raw.fetch(sql, *values))
+        return found
+
+    def many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
+        if len(values) == 1:
+            await_only(self._raw.execute(sql, *values[0]))
+        else:
+            await_only(self._raw.executemany(sql, values))
+
+    def begin(self) -> None:
+        if not self._has_begun:
+            await_only(self._raw.execute("BEGIN"))
+            self._has_begun = True
+
+    def commit(self) -> None:
+        if self._has_begun:
+            self._has_begun = False
+            await_only(self._raw.execute("COMMIT"))
+
+    def roll_back(self) -> None:
+        self._has_begun = False
+        await_only(self._raw.execute("ROLLBACK"))  # also after a COMMIT that failed; without a transaction it is only a notice
+
+
+def _in_driver_transaction(conn: sa.Connection, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    driver: PostgresDriver = conn.info[DRIVER]
     try:
-        async with engine.begin() as conn:
-            return await conn.run_sync(f, *args, **kwargs)
-    except Exception as exc:
-        if is_transient(exc):
-            raise StoreConflictError from exc
-        if is_outage(exc):
-            raise StoreUnavailableError from exc
+        if not getattr(f, "begins_late", False):
+            driver.begin()
+        result = f(conn, *args, **kwargs)
+        driver.commit()
+    except Exception:
+        driver.roll_back()
         raise
+    finally:
+        if conn.in_transaction():
+            conn.rollback()  # SQLAlchemy's word for it; on the server there is none any more
+    return result
+
+
+def _told(error: Exception) -> Exception:
+    """An error as it leaves the store."""
+    if is_transient(error):
+        return StoreConflictError()
+    if is_outage(error):
+        return StoreUnavailableError()
+    return error
+
+
+def _postgres_engine(url: sa.URL, settings: dict[str, str], **options: Any) -> AsyncEngine:
+    return create_async_engine(
+        url,
+        connect_args={
+            "timeout": POSTGRES_TIMEOUT_S,
+            "command_timeout": 60,
+            "server_settings": {"application_name": "waystation", **settings},
+        },
+        **options,
+    )

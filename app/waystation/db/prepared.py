@@ -1,62 +1,120 @@
-"""Hot statements, which on SQLite run on the driver's cursor.
+"""Hot statements, which run on the driver's connection.
 
-They are Core statements like all others, compiled once. What SQLAlchemy does anew at each execution (cache keys, contexts, result
-processors) costs 75 µs a statement here, three times what SQLite itself takes for a small one; on PostgreSQL it is lost beside the
-round trip, and the driver needs what SQLAlchemy puts around it. Values come back as the driver has them: a flag of SQLite is 0 or 1.
-A connection that somebody listens to is served by SQLAlchemy, so that the listener sees every statement.
+They are Core statements like all others, compiled once for each dialect. What SQLAlchemy does anew at each execution (cache keys,
+contexts, result processors) costs several times what the driver takes for a small one. Values come back as the driver has them: a flag
+of SQLite is 0 or 1.
+
+Only on connections whose transactions `db.engine` begins and ends on the driver too: those have a `Driver` in their `info`. On any other
+connection, and on one that somebody listens to, SQLAlchemy executes them.
 """
 
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 
+DRIVER = "waystation.driver"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Driver(Protocol):
+    """A driver's connection. Values are given by position."""
+
+    def begin(self) -> None:
+        """Begin a transaction, unless one has begun."""
+        ...
+
+    def commit(self) -> None:
+        """Commit the transaction, if one has begun."""
+        ...
+
+    def rows(self, sql: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]: ...
+    def many(self, sql: str, values: Sequence[Sequence[Any]]) -> None: ...
+
 
 class Prepared:
-    """A Core statement without expanding parameters. Compiled when it is first needed."""
+    """A Core statement without expanding parameters. Compiled when it is first needed.
 
-    __slots__ = ("_defaults", "_make_row", "_names", "_sql", "statement")
+    `alone`: where no transaction has begun yet, it may be one by itself.
+    """
 
-    def __init__(self, statement: Any) -> None:
+    __slots__ = ("_alone", "_forms", "statement")
+
+    def __init__(self, statement: Any, *, alone: bool = False) -> None:
         self.statement = statement
-        self._sql = ""
-        self._names: Sequence[str] = ()
-        self._defaults: dict[str, Any] = {}
-        self._make_row: Any = tuple
+        self._alone = alone
+        self._forms: dict[str, _Form] = {}
 
     def rows(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Execute it; the rows that it returns, with the names of its columns."""
-        raw = self._raw(conn)
-        if raw is None:
+        driver = _driver_of(conn)
+        if driver is None:
             return conn.execute(self.statement, dict(parameters)).all()
-        return list(map(self._make_row, raw.execute(self._sql, self._values(parameters))))
+        if not self._alone:
+            driver.begin()
+        form = self._form(conn.dialect)
+        return list(map(form.make_row, driver.rows(form.sql, form.values(parameters))))
 
     def many(self, conn: sa.Connection, items: Sequence[Mapping[str, Any]]) -> None:
         """Execute it for each item; it returns nothing."""
-        raw = self._raw(conn)
-        if raw is None:
+        driver = _driver_of(conn)
+        if driver is None:
             conn.execute(self.statement, [dict(item) for item in items])
         else:
-            raw.executemany(self._sql, map(self._values, items))
+            driver.begin()
+            form = self._form(conn.dialect)
+            driver.many(form.sql, [form.values(item) for item in items])
 
-    def _values(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _form(self, dialect: sa.Dialect) -> "_Form":
+        form = self._forms.get(dialect.name)
+        if form is None:
+            form = self._forms[dialect.name] = _Form(self.statement, dialect)
+        return form
+
+
+class _Form:
+    """A statement as text for one dialect, with the order of its values."""
+
+    __slots__ = ("_defaults", "_names", "make_row", "sql")
+
+    def __init__(self, statement: Any, dialect: sa.Dialect) -> None:
+        compiled: Any = statement.compile(dialect=dialect)
+        self.sql = str(compiled)
+        self._names = tuple(compiled.positiontup or ())
+        self._defaults = {name: value for name, value in compiled.params.items() if value is not None}
+        self.make_row: Any = tuple
+        if returned := [column.name for column in statement.exported_columns]:
+            row: Any = namedtuple("Row", returned)  # type: ignore[misc]
+            self.make_row = row._make
+
+    def values(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         defaults = self._defaults
         return tuple([parameters[name] if name in parameters else defaults[name] for name in self._names])
 
-    def _raw(self, conn: sa.Connection) -> Any:
-        """SQLite's own connection, or None where SQLAlchemy is to execute."""
-        if conn.dialect.name != "sqlite" or conn.dispatch.before_cursor_execute:
-            return None
-        if not self._sql:
-            self._compile(conn.dialect)
-        return conn.connection.driver_connection
 
-    def _compile(self, dialect: sa.Dialect) -> None:
-        compiled: Any = self.statement.compile(dialect=dialect)
-        self._names = tuple(compiled.positiontup or ())
-        self._defaults = {name: value for name, value in compiled.params.items() if value is not None}
-        if returned := [column.name for column in self.statement.exported_columns]:
-            row: Any = namedtuple("Row", returned)  # type: ignore[misc]
-            self._make_row = row._make
-        self._sql = str(compiled)
+def begins_late(f: F) -> F:
+    """Marks a storage function that says itself when its transaction begins: with its first statement that is not `alone`, or by
+    `begin`. It must do so before it has SQLAlchemy execute a statement that writes."""
+    f.begins_late = True  # type: ignore[attr-defined]
+    return f
+
+
+def begin(conn: sa.Connection) -> None:
+    """Begin the transaction of a function that begins late, if that has not happened."""
+    if driver := _driver_of(conn):
+        driver.begin()
+
+
+def commit(conn: sa.Connection) -> None:
+    """Commit what a function that begins late has done so far, where the database takes more than one transaction for it."""
+    if driver := _driver_of(conn):
+        driver.commit()
+
+
+def _driver_of(conn: sa.Connection) -> Driver | None:
+    if conn.dispatch.before_cursor_execute:
+        return None
+    driver: Driver | None = conn.info.get(DRIVER)
+    return driver

@@ -205,9 +205,10 @@ class Recorder:
         return MessageLines(first, len(self._messages), "\n".join(self._messages))
 
     def settle(self, outcome: Stepped | Exception) -> None:
+        # The execution goes on before its viewers: a run that has ended gives its slot back before its client can ask for another.
+        self._release()
         if self._in_flight:
             self._take_in(self._in_flight.pop(), outcome)
-        self._release()
 
     def _release(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -42,71 +42,82 @@ NEW: dict[str, Any] = {
     "first_message": Text, "input": Text,
 }  # fmt: skip
 
-v = json_rows(**NEW)
-# A scalar subquery, not EXISTS: PostgreSQL would rather hash all holders once than probe the index for each row.
-_busy = sa.select(other.c.seq).where(other.c.session_id == v.session_id, UNFINISHED).limit(1).scalar_subquery().is_not(None)
 
-CREATE_SESSIONS = Prepared(
-    ignore_conflicts(sessions)
-    .from_select(
-        ["id", "agent_id", "user_id", "first_message", "created_at", "updated_at"],
-        sa.select(v.session_id, v.agent_id, v.user_id, v.first_message, v.created_at, v.created_at).where(sa.true()),
-        include_defaults=False,
+def creating_sessions(v: Any) -> Any:
+    """The sessions of new runs, where they are not there yet. `v` has the columns of NEW."""
+    return (
+        ignore_conflicts(sessions)
+        .from_select(
+            ["id", "agent_id", "user_id", "first_message", "created_at", "updated_at"],
+            sa.select(v.session_id, v.agent_id, v.user_id, v.first_message, v.created_at, v.created_at).where(sa.true()),
+            include_defaults=False,
+        )
+        .on_conflict_do_nothing()
     )
-    .on_conflict_do_nothing()
-    .returning(sessions.c.id)
-)
+
+
+_COPIED = (
+    "id", "agent_id", "session_id", "kind", "max_attempts", "available_at", "timeout_s", "background", "on_disconnect",
+    "idempotency_scope", "idempotency_key", "request_hash", "input", "metadata", "model", "model_provider",
+    "forked_from_run_id", "forked_from_message_index", "created_at",
+)  # fmt: skip
+
+
+def accepting(v: Any, owners: Any, *, locks: bool) -> Any:
+    """The runs that may be accepted. `owners` has id, agent and user of their sessions; `locks` if that is the table itself."""
+    # A scalar subquery, not EXISTS: PostgreSQL would rather hash all holders once than probe the index for each row.
+    busy = sa.select(other.c.seq).where(other.c.session_id == v.session_id, UNFINISHED).limit(1).scalar_subquery().is_not(None)
+    new = (
+        sa.select(v.id.table, sa.and_(v.worker_id.is_not(None), ~busy, v.available_at <= v.created_at).label("starts"))
+        .where(sa.or_(v.may_wait, ~busy))
+        .order_by(v.session_id)
+        .cte("new")
+        .prefix_with("MATERIALIZED")
+        .c
+    )
+    chosen = (
+        sa.select(
+            *(new[name] for name in _COPIED),
+            sa.func.coalesce(owners.user_id, new.user_id),
+            sa.case((new.starts, RUNNING), else_=PENDING),
+            sa.case((new.starts, 1), else_=0),
+            sa.case((new.starts, new.events), else_=0),
+            sa.case((new.starts, new.worker_id)),
+            new.starts,
+            sa.case((new.starts, new.created_at)),
+            sa.case((new.starts, new.created_at + new.timeout_s)),
+        )
+        .join_from(
+            new.id.table,
+            owners.id.table,
+            sa.and_(
+                owners.id == new.session_id,
+                owners.agent_id == new.agent_id,
+                sa.or_(owners.user_id.is_(None), new.user_id.is_(None), owners.user_id == new.user_id),
+            ),
+        )
+        .order_by(new.session_id)
+    )
+    if locks:
+        chosen = locking_sessions(chosen)
+    names = [*_COPIED, "user_id", "status", "epoch", "next_index", "worker_id", "holds_session", "started_at", "deadline_at"]
+    return ignore_conflicts(runs).from_select(names, chosen, include_defaults=False).on_conflict_do_nothing()
+
+
+def locking_sessions(chosen: Any) -> Any:
+    """A select of sessions, which waits for those that are being deleted."""
+    return chosen.with_for_update(read=True, key_share=True, of=sessions)
+
+
+v = json_rows(**NEW)
+CREATE_SESSIONS = Prepared(creating_sessions(v).returning(sessions.c.id))
 DROP_SESSIONS = sa.delete(sessions).where(sessions.c.id == sa.bindparam("session"), sessions.c.runs == 0)
 ADOPT_SESSIONS = (
     sa.update(sessions)
     .where(sessions.c.id == sa.bindparam("session"), sessions.c.agent_id.is_(None))
     .values(agent_id=sa.bindparam("agent"))
 )
-
-_new = (
-    sa.select(v.id.table, sa.and_(v.worker_id.is_not(None), ~_busy, v.available_at <= v.created_at).label("starts"))
-    .where(sa.or_(v.may_wait, ~_busy))
-    .order_by(v.session_id)
-    .cte("new")
-    .prefix_with("MATERIALIZED")
-    .c
-)
-_COPIED = (
-    "id", "agent_id", "session_id", "kind", "max_attempts", "available_at", "timeout_s", "background", "on_disconnect",
-    "idempotency_scope", "idempotency_key", "request_hash", "input", "metadata", "model", "model_provider",
-    "forked_from_run_id", "forked_from_message_index", "created_at",
-)  # fmt: skip
-ACCEPT = Prepared(
-    ignore_conflicts(runs)
-    .from_select(
-        [*_COPIED, "user_id", "status", "epoch", "next_index", "worker_id", "holds_session", "started_at", "deadline_at"],
-        sa.select(
-            *(_new[name] for name in _COPIED),
-            sa.func.coalesce(sessions.c.user_id, _new.user_id),
-            sa.case((_new.starts, RUNNING), else_=PENDING),
-            sa.case((_new.starts, 1), else_=0),
-            sa.case((_new.starts, _new.events), else_=0),
-            sa.case((_new.starts, _new.worker_id)),
-            _new.starts,
-            sa.case((_new.starts, _new.created_at)),
-            sa.case((_new.starts, _new.created_at + _new.timeout_s)),
-        )
-        .join_from(
-            _new.id.table,
-            sessions,
-            sa.and_(
-                sessions.c.id == _new.session_id,
-                sessions.c.agent_id == _new.agent_id,
-                sa.or_(sessions.c.user_id.is_(None), _new.user_id.is_(None), sessions.c.user_id == _new.user_id),
-            ),
-        )
-        .order_by(_new.session_id)
-        .with_for_update(read=True, key_share=True, of=sessions),  # a session that is being deleted is waited for
-        include_defaults=False,
-    )
-    .on_conflict_do_nothing()
-    .returning(runs.c.id, runs.c.status, runs.c.user_id)
-)
+ACCEPT = Prepared(accepting(v, sessions.c, locks=True).returning(runs.c.id, runs.c.status, runs.c.user_id))
 
 v = json_rows(id=Text, idempotency_scope=Text, agent_id=Text, idempotency_key=Text)
 FIND_KEYS = Prepared(
@@ -171,7 +182,7 @@ DIAGNOSE = Prepared(
 )
 
 v = json_rows(session_id=Text)
-FIND_SESSIONS = Prepared(sa.select(*SESSION_COLUMNS).join_from(v.session_id.table, sessions, sessions.c.id == v.session_id))
+FIND_SESSIONS = Prepared(sa.select(*SESSION_COLUMNS).join_from(v.session_id.table, sessions, sessions.c.id == v.session_id), alone=True)
 
 # Runs whose messages the next turn goes on from. The literals are those of the lifecycle's names.
 REMEMBERED = sa.and_(
@@ -191,7 +202,8 @@ HISTORY_POSTGRESQL = Prepared(
     sa.select(v.session_id, _lateral.seq, _lateral.id, _lateral.forked_from_run_id, *_history_columns)
     .join_from(v.session_id.table, _lateral.seq.table, sa.true())
     .join(run_messages, run_messages.c.run_id == _lateral.id)
-    .order_by(_lateral.seq, run_messages.c.first_index)
+    .order_by(_lateral.seq, run_messages.c.first_index),
+    alone=True,
 )
 _last_seq = _last.with_only_columns(runs.c.seq).correlate(v.session_id.table)
 HISTORY_SQLITE = Prepared(
@@ -217,7 +229,7 @@ def execute(conn: sa.Connection, statement: Prepared, items: Sequence[dict[str, 
 
 def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     """Accept the runs, at most one per session: answers by run id. Refusals are answers, never exceptions."""
-    items = [_item(a) for a in sorted(new, key=lambda a: a.run.session_id)]
+    items = [item_of(a) for a in sorted(new, key=lambda a: a.run.session_id)]
     keyed = [item for item in items if item["idempotency_key"] is not None]
     gone = {row.id for row in execute(conn, FIND_DELETED_KEYS, keyed)}
     answers = {a.run.id: Accepted(Verdict.DELETED, None, a.run.session_id) for a in new if a.run.id in gone}
@@ -244,11 +256,11 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     accepted = [a for a in new if a.run.id in stored]
     _store_what_comes_along(conn, [a for a in accepted if a.run.id not in before])
     started = [a for a in accepted if answers[a.run.id].verdict is Verdict.STARTED and a.run.session_id not in created]
-    _bring_past(conn, started, answers)
+    bring_past(conn, started, answers)
     return answers
 
 
-def _item(a: Accept) -> dict[str, Any]:
+def item_of(a: Accept) -> dict[str, Any]:
     run = a.run
     return {
         "id": run.id,
@@ -347,7 +359,7 @@ def _attachment_row(a: Accept, file: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _bring_past(conn: sa.Connection, started: list[Accept], answers: dict[str, Accepted]) -> None:
+def bring_past(conn: sa.Connection, started: list[Accept], answers: dict[str, Accepted]) -> None:
     """Fill in session and history of the runs that start in a session that was there before."""
     by_session = {a.run.session_id: a for a in started}
     for row in execute(conn, FIND_SESSIONS, [{"session_id": session_id} for session_id in by_session]):

@@ -16,8 +16,8 @@ from waystation.clock import now
 from waystation.db.engine import Database
 from waystation.errors import StoreConflictError, StoreUnavailableError
 from waystation.logs import get_logger
+from waystation.store.batch import write
 from waystation.store.operations import Accept, Accepted, Operation, Step, Stepped
-from waystation.store.step import write
 
 log = get_logger(__name__)
 

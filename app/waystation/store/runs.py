@@ -60,12 +60,12 @@ _due = (
     )
     .order_by(runs.c.seq)
     .limit(sa.bindparam("slots", type_=Int))
-    .with_for_update(skip_locked=True, of=runs)
-    .cte("due")
 )
+COUNT_DUE = sa.select(sa.func.count()).select_from(_due.subquery())
+_taken = _due.with_for_update(skip_locked=True, of=runs).cte("due")
 CLAIM = (
     sa.update(runs)
-    .where(runs.c.seq.in_(sa.select(_due.c.seq)), runs.c.status == PENDING)
+    .where(runs.c.seq.in_(sa.select(_taken.c.seq)), runs.c.status == PENDING)
     .values(
         status=RUNNING,
         holds_session=sa.true(),
@@ -87,6 +87,11 @@ def claim(conn: sa.Connection, worker_id: str, agent_ids: Sequence[str], slots: 
     except sa.exc.IntegrityError as exc:
         raise SessionTakenError from exc
     return sorted((run_from_row(row) for row in rows), key=lambda run: run.seq)
+
+
+def count_due(conn: sa.Connection, agent_ids: Sequence[str], most: int, at: float) -> int:
+    """How many runs could be claimed now; it counts no further than `most`."""
+    return conn.execute(COUNT_DUE, {"agents": list(agent_ids), "slots": most, "now": at}).scalar() or 0
 
 
 NEXT_DUE = sa.select(sa.func.min(runs.c.available_at)).where(

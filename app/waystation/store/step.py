@@ -6,6 +6,7 @@
 3. A step found exactly at `first + count` under its own epoch was stored by an earlier try whose answer was lost.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,8 +16,8 @@ from waystation.db.prepared import Prepared
 from waystation.db.tables import PENDING, RUNNING, Bool, Float, Int, Text, approvals, run_events, runs, sessions
 from waystation.domain.metrics import COUNTS
 from waystation.domain.requirement import Requirement
-from waystation.store.accept import STORE_MESSAGES, UNFINISHED, accept, execute, message_row, other
-from waystation.store.operations import Accept, Answer, EventLines, Finish, Operation, StateChanges, Step, Stepped, Verdict
+from waystation.store.accept import STORE_MESSAGES, UNFINISHED, execute, message_row, other
+from waystation.store.operations import EventLines, Finish, StateChanges, Step, Stepped
 from waystation.store.rows import dumps, loads
 
 _FINISH: dict[str, Any] = {
@@ -60,50 +61,50 @@ STORE_APPROVALS = _asked.on_conflict_do_update(
         "resolution_data": None, "updated_at": _asked.excluded.updated_at,
     },
 )  # fmt: skip
-END_IN_SESSION = Prepared(
-    sa.update(sessions)
-    .where(sessions.c.id == sa.bindparam("session"))
-    .values(
-        runs=sessions.c.runs + sa.bindparam("run_count", type_=Int),
-        cost=sa.case(
-            (sa.bindparam("cost", type_=Float).is_(None), sessions.c.cost),
-            else_=sa.func.coalesce(sessions.c.cost, 0.0) + sa.bindparam("cost", type_=Float),
-        ),
-        first_message=sa.func.coalesce(sessions.c.first_message, sa.bindparam("first_message", type_=Text)),
-        external_session_id=sa.func.coalesce(sa.bindparam("external", type_=Text), sessions.c.external_session_id),
-        last_run_id=sa.bindparam("last_run"),
-        updated_at=sa.bindparam("at", type_=Float),
-        **{name: sessions.c[name] + sa.bindparam(f"add_{name}", type_=Int) for name in COUNTS},
+_ADDED: dict[str, Any] = {f"add_{name}": Int for name in COUNTS}
+SESSION_END: dict[str, Any] = {
+    "session": Text, "run_count": Int, "cost": Float, "first_message": Text, "external": Text, "last_run": Text, "at": Float, **_ADDED,
+}  # fmt: skip
+
+
+def ending_in_session(end: Mapping[str, Any]) -> Any:
+    """What the end of a leg adds to its session. `end` has an expression for each name of SESSION_END."""
+    return (
+        sa.update(sessions)
+        .where(sessions.c.id == end["session"])
+        .values(
+            runs=sessions.c.runs + end["run_count"],
+            cost=sa.case((end["cost"].is_(None), sessions.c.cost), else_=sa.func.coalesce(sessions.c.cost, 0.0) + end["cost"]),
+            first_message=sa.func.coalesce(sessions.c.first_message, end["first_message"]),
+            external_session_id=sa.func.coalesce(end["external"], sessions.c.external_session_id),
+            last_run_id=end["last_run"],
+            updated_at=end["at"],
+            **{name: sessions.c[name] + end[f"add_{name}"] for name in COUNTS},
+        )
     )
-)
+
+
+END_IN_SESSION = Prepared(ending_in_session({name: sa.bindparam(name, type_=type_) for name, type_ in SESSION_END.items()}))
 
 READ_STATE = sa.select(sessions.c.state).where(sessions.c.id == sa.bindparam("session"))
 WRITE_STATE = sa.update(sessions).where(sessions.c.id == sa.bindparam("session")).values(state=sa.bindparam("state", type_=Text))
 
 
-def write(conn: sa.Connection, batch: list[Operation]) -> list[Answer]:
-    """One batch in one transaction: an answer for each operation, in their order.
-
-    Accepts before fences: a fence locks entries of the holder index, on which another process's accept may wait.
-    """
-    new = [o for o in batch if isinstance(o, Accept)]
-    accepted = accept(conn, new) if new else {}
-    started = [a for a in new if accepted[a.run.id].verdict is Verdict.STARTED and a.first and not accepted[a.run.id].was_stored]
-    steps = sorted((o for o in batch if isinstance(o, Step)), key=lambda s: s.run_id)
-    passed, answered = _fence(conn, steps)
-    segments = [_segment(a.run.id, a.run.session_id, 0, a.first) for a in started if a.first]
-    segments += [_segment(s.run_id, s.session_id, s.first_index, s.events) for s in passed if s.events.count]
-    if segments:
+def step(conn: sa.Connection, steps: list[Step]) -> dict[tuple[str, int], Stepped]:
+    """Store what of the steps passes the fence: answers by run id and epoch."""
+    steps = sorted(steps, key=lambda s: s.run_id)
+    passed, answers = _fence(conn, steps)
+    if segments := [segment_of(s.run_id, s.session_id, s.first_index, s.events) for s in passed if s.events.count]:
         STORE_EVENTS.many(conn, segments)
     if messages := [message_row(s.run_id, s.session_id, s.messages) for s in passed if s.messages]:
         STORE_MESSAGES.many(conn, messages)
     if ended := sorted((s for s in passed if s.finish and s.finish.usage is not None), key=lambda s: s.session_id):
-        END_IN_SESSION.many(conn, [_session_end(s, s.finish) for s in ended if s.finish])
+        END_IN_SESSION.many(conn, [session_end(s, s.finish) for s in ended if s.finish])
     for session_id, changes in [(s.session_id, s.finish.session_state) for s in ended if s.finish and s.finish.session_state]:
         change_state(conn, session_id, changes)
     if asked := [_approval(s, s.finish, r) for s in passed if s.finish for r in s.finish.approvals]:
         conn.execute(STORE_APPROVALS, asked)
-    return [accepted[o.run.id] if isinstance(o, Accept) else answered[o.run_id, o.epoch] for o in batch]
+    return answers
 
 
 def change_state(conn: sa.Connection, session_id: str, changes: StateChanges) -> None:
@@ -115,17 +116,21 @@ def change_state(conn: sa.Connection, session_id: str, changes: StateChanges) ->
 
 def _fence(conn: sa.Connection, steps: list[Step]) -> tuple[list[Step], dict[tuple[str, int], Stepped]]:
     """The steps that may write, and an answer for each."""
-    items = [_fence_item(s) for s in steps]
+    items = [fence_item(s) for s in steps]
     rows = {(row.id, row.epoch): row for row in execute(conn, FENCE, items)}
     passed = [s for s in steps if (s.run_id, s.epoch) in rows]
     lost = [item for item in items if (item["id"], item["epoch"]) not in rows]
     rows |= {(row.id, row.epoch): row for row in execute(conn, STORED, lost)}
     answers = {(s.run_id, s.epoch): Stepped(False) for s in steps}
-    answers |= {key: Stepped(True, bool(row.cancel_requested), bool(row.waiting)) for key, row in rows.items()}
+    answers |= {key: stepped_of(row) for key, row in rows.items()}
     return passed, answers
 
 
-def _fence_item(step: Step) -> dict[str, Any]:
+def stepped_of(row: Any) -> Stepped:
+    return Stepped(True, bool(row.cancel_requested), bool(row.waiting))
+
+
+def fence_item(step: Step) -> dict[str, Any]:
     item: dict[str, Any] = {"id": step.run_id, "epoch": step.epoch, "first": step.first_index, "count": step.events.count}
     if finish := step.finish:
         item |= {"status": finish.status, "holds_session": finish.holds_session}
@@ -135,7 +140,7 @@ def _fence_item(step: Step) -> dict[str, Any]:
     return item
 
 
-def _segment(run_id: str, session_id: str, first_index: int, events: EventLines) -> dict[str, Any]:
+def segment_of(run_id: str, session_id: str, first_index: int, events: EventLines) -> dict[str, Any]:
     last_index = first_index + events.count - 1
     return {
         "run_id": run_id, "session_id": session_id, "first_index": first_index, "last_index": last_index,
@@ -143,7 +148,7 @@ def _segment(run_id: str, session_id: str, first_index: int, events: EventLines)
     }  # fmt: skip
 
 
-def _session_end(step: Step, finish: Finish) -> dict[str, Any]:
+def session_end(step: Step, finish: Finish) -> dict[str, Any]:
     usage = finish.usage or {}
     return {
         "session": step.session_id,

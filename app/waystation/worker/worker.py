@@ -2,6 +2,9 @@
 
 Wake-ups only shorten its wait; under them stands a poll. A claim follows every enqueue, and every end of a run that may have made
 room for a waiting one, after the commit: so no run waits longer than the poll when a wake-up is lost.
+
+A claim holds slots while it is on its way, and a run that could start at once finds them taken and has to wait in its turn. So no
+more are taken than runs are known to wait: those it was woken for, or else those that the store counts.
 """
 
 import asyncio
@@ -31,17 +34,19 @@ class Worker:
         self._lease = lease
         self._poll_s = poll_s
         self._wake = asyncio.Event()
+        self._woken = 0
         self._left_some = False
 
     def wake(self) -> None:
-        """Something may be due."""
+        """Another run may be due."""
+        self._woken += 1
         self._wake.set()
 
     def run_ended(self, run: Run, has_waiting_turn: bool) -> None:
         """A slot is free again, and maybe a session."""
         self._slots.give_back()
         if has_waiting_turn or self._left_some or run.available_at > now():
-            self._wake.set()
+            self.wake()
 
     async def run(self) -> None:
         while True:
@@ -63,8 +68,11 @@ class Worker:
 
     async def _claim(self) -> bool:
         """Claim as much as fits. Whether to ask again at once: there may be more."""
-        count = min(self._slots.free, MOST_AT_ONCE)
-        self._left_some = count == 0
+        waiting, self._woken = self._woken, 0
+        if not waiting:
+            waiting = await self._database.read(run_store.count_due, self._registry.ids, MOST_AT_ONCE, now())
+        count = min(self._slots.free, waiting, MOST_AT_ONCE)
+        self._left_some = waiting > count
         if count == 0 or not self._slots.take(count):
             return False
         claimed: list[Run] = []
@@ -74,8 +82,7 @@ class Worker:
             self._slots.give_back(count - len(claimed))
         for run in claimed:
             self._executor.start_claimed(run)
-        self._left_some = len(claimed) == count
-        return self._left_some
+        return len(claimed) == count
 
     async def _claim_once(self, count: int) -> list[Run]:
         for _ in range(MOST_REPEATS):
