@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic_core import to_json
 
 from waystation.db.tables import runs, sessions
 from waystation.domain.lifecycle import RunStatus
@@ -21,7 +22,7 @@ SESSION_COLUMNS = list(sessions.c)
 
 
 def dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return to_json(value, inf_nan_mode="constants").decode()
 
 
 def loads(text: str | None) -> Any:
