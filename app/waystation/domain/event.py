@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from waystation.domain.text import clean_json
 
@@ -157,7 +157,7 @@ class Envelope:
 
     def __init__(self, *, run_id: str, session_id: str, agent_id: str, agent_name: str) -> None:
         ids = {"agent_id": agent_id, "agent_name": agent_name, "run_id": run_id, "session_id": session_id, "nested_depth": 0}
-        self._tail = _line_safe(json.dumps(ids, ensure_ascii=False, separators=(",", ":"))[1:-1].encode())
+        self._tail = _line_safe(to_json(ids)[1:-1])
 
     def line(self, event: Event, index: int, at: float) -> bytes:
         """The event as one line of JSON. Text that can't be stored is replaced, see `domain.text`."""

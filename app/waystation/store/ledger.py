@@ -95,8 +95,9 @@ class Ledger:
                 if self._closing:
                     return
                 self._wake.clear()
-                await self._wake.wait()
-            await asyncio.sleep(0)  # whatever can run in this turn of the loop joins the batch
+                await self._wake.wait()  # takes a turn of the loop: whatever could run in it has joined the batch
+            else:
+                await asyncio.sleep(0)  # the same
             accepts, steps = self._take()
             self._batch_began = now()
             outcomes = await self._commit([*(operation for operation, _ in accepts), *(step for step, _ in steps)])
