@@ -4,7 +4,6 @@ Not one of Starlette's BaseHTTPMiddleware kind: that costs as much as a whole ro
 work to the client's connection.
 """
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from waystation.clock import new_id
@@ -44,7 +43,7 @@ class BodyLimitMiddleware:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
-        length = Headers(scope=scope).get("content-length", "")
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         told_too_large = length.isdigit() and int(length) > self._max_bytes
         seen = 0
 

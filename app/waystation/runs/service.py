@@ -236,11 +236,11 @@ _KINDS = (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO, MediaKind.FILE)
 
 def _check(agent: BaseAgent, request: RunRequest) -> None:
     """Refuse what the agent can't do, before anything is stored."""
-    given = {a.kind for a in request.attachments}
-    sent = request.input
-    given |= {kind for kind, items in zip(_KINDS, (sent.images, sent.audio, sent.videos, sent.files), strict=True) if items}
-    if unsupported := sorted(given - agent.media):
-        raise UnsupportedMediaError(f"Agent {agent.id!r} takes no {', '.join(kind.value for kind in unsupported)}.")
+    sent = (request.input.images, request.input.audio, request.input.videos, request.input.files)
+    if request.attachments or any(sent):
+        given = {a.kind for a in request.attachments} | {kind for kind, items in zip(_KINDS, sent, strict=True) if items}
+        if unsupported := sorted(given - agent.media):
+            raise UnsupportedMediaError(f"Agent {agent.id!r} takes no {', '.join(kind.value for kind in unsupported)}.")
     if request.input.output_schema is not None and Capability.OUTPUT_SCHEMA not in agent.capabilities:
         raise NotSupportedError(f"Agent {agent.id!r} has no capability OUTPUT_SCHEMA.")
     if request.busy_rule in (OnBusy.INTERRUPT, OnBusy.ROLLBACK):

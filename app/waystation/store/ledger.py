@@ -85,8 +85,9 @@ class Ledger:
 
     def gather(self, source: Source) -> None:
         """Have the source asked for its step when the next batch is made."""
-        self._sources[source] = None
-        self._wake.set()
+        if source not in self._sources:
+            self._sources[source] = None
+            self._wake.set()
 
     async def _run(self) -> None:
         delay = RETRY_FIRST_S
