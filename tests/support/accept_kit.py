@@ -25,10 +25,12 @@ def pending() -> set[str]:
     return {line for line in lines if line}
 
 
-def failures(kit: Path, base: str, results: Path, *only: str) -> set[str]:
-    """The names of the checks that failed, or were not run. Given names, only those are run, one after the other."""
+def failures(kit: Path, bases: tuple[str, str], results: Path, *only: str) -> set[str]:
+    """The names of the checks that failed, or were not run, against two servers of one store. Given names, only those are run, one
+    after the other."""
     alone = ["--only", ",".join(only), "--jobs", "1"] if only else []
-    command = [sys.executable, str(kit / "accept.py"), "--base", base, "--json", str(results), *alone]
+    base, second = bases
+    command = [sys.executable, str(kit / "accept.py"), "--base", base, "--second", second, "--json", str(results), *alone]
     done = subprocess.run(
         command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, env=clean_environment()
     )
@@ -46,13 +48,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, services.postgres() as server, services.database_of(server) as postgres_url:
         folder = Path(name)
         for kind, url in (("sqlite", f"sqlite:///{folder / 'accept.db'}"), ("postgresql", postgres_url)):
-            with running(url, folder) as target:
+            with running(url, folder) as target, running(url, folder) as second:
                 print(f"acceptance on {kind}")
-                failed = failures(kit, target.base, folder / f"{kind}.json")
+                bases = (target.base, second.base)
+                failed = failures(kit, bases, folder / f"{kind}.json")
                 if unexpected := sorted(failed - pending()):
                     # Some checks measure times from outside, which the checks beside them disturb. What fails alone too is a fault.
                     print(f"again, alone: {', '.join(unexpected)}")
-                    failed = (failed & pending()) | failures(kit, target.base, folder / f"{kind}-again.json", *unexpected)
+                    failed = (failed & pending()) | failures(kit, bases, folder / f"{kind}-again.json", *unexpected)
             unexpected, passed = failed - pending(), pending() - failed
             wrong += len(unexpected) + len(passed)
             for check in sorted(passed):
