@@ -1,9 +1,11 @@
 """Event streams as bytes, and what becomes of runs whose viewers leave, stall or never read."""
 
 import asyncio
+import logging
 import re
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -17,7 +19,8 @@ from waystation.agents.turn import Emitter, Turn
 from waystation.domain.event import RunContent, ToolCallCompleted, ToolCallStarted
 from waystation.domain.message import Message
 from waystation.domain.requirement import ToolExecution
-from waystation.errors import AgentError
+from waystation.errors import AgentError, StoreUnavailableError
+from waystation.store import looks
 
 RUNS = "/agents/plain/runs"
 
@@ -31,6 +34,23 @@ async def test_the_bytes_of_a_stream_are_those_of_the_contract(api_on_each: ApiS
     for index, block in enumerate(blocks[1:], 1):
         assert re.fullmatch(rb'id: %d\nevent: (\w+)\ndata: \{"event":"\1","event_index":%d,[^\n]*\}' % (index, index), block)
     assert not answer.content.startswith(b"\xef\xbb\xbf") and b"\r" not in answer.content
+
+
+async def test_a_stream_whose_store_goes_away_is_cut_with_one_line_in_the_log(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = await api.run("hi", "plain")
+
+    def out_of_reach(*_: Any) -> None:
+        raise StoreUnavailableError
+
+    monkeypatch.setattr(looks, "look", out_of_reach)
+    with pytest.raises(httpx.RemoteProtocolError):
+        await api.http.get(f"{RUNS}/{run['run_id']}/events")
+    said = [(record.name, record.getMessage()) for record in caplog.records if record.levelno >= logging.WARNING]
+    # `waystation serve` leaves out what uvicorn says of any stream that is cut.
+    assert [line for name, line in said if name != "uvicorn.error"] == ["stream cut error_type=unavailable"]
+    assert "Exception in ASGI application" not in caplog.text
 
 
 async def test_every_event_names_its_run_session_and_agent(api: ApiServer) -> None:

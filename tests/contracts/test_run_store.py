@@ -26,6 +26,7 @@ from support.store_ops import (
     step_of,
     waiting,
 )
+from waystation.clock import now
 from waystation.db.engine import Database
 from waystation.db.tables import approvals, deleted_keys, run_events, runs, sessions
 from waystation.domain.branch import lineage
@@ -56,6 +57,14 @@ async def test_a_claim_sets_all_that_an_execution_needs(database: Database) -> N
     assert run == await find(database, "r")
     assert (run.status, run.worker_id, run.holds_session, run.epoch) == (RunStatus.RUNNING, "w7", True, 1)
     assert (run.started_at, run.deadline_at) == (LATER, LATER + 60.0)
+
+
+async def test_a_foreground_run_starts_when_it_is_stored_not_when_it_was_sent(database: Database) -> None:
+    before = now()
+    await commit(database, starting("r", timeout_s=60.0))
+    run = await find(database, "r")
+    assert run.started_at is not None and before <= run.started_at <= now()
+    assert (run.created_at, run.deadline_at) == (AT, run.started_at + 60.0)
 
 
 async def test_a_second_claim_gets_nothing(database: Database) -> None:

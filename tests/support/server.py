@@ -28,9 +28,18 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 class Server:
-    """One server process. `log` is what it wrote so far."""
+    """One server process of the agents in a file. `log` is what it wrote so far."""
 
-    def __init__(self, database_url: str, folder: Path, *, port: int | None = None, **settings: object) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        folder: Path,
+        *,
+        port: int | None = None,
+        agents: str = "benchmarks/stub_agents.py",
+        **settings: object,
+    ) -> None:
+        self._agents = agents
         self.port = port or free_port()
         self.base = f"http://127.0.0.1:{self.port}"
         self._settings = {f"WAYSTATION_{name.upper()}": str(value) for name, value in settings.items()}
@@ -56,7 +65,7 @@ class Server:
         """Begin to start."""
         with self._log_file.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "waystation.cli.main", "serve", "benchmarks/stub_agents.py"],
+                [sys.executable, "-m", "waystation.cli.main", "serve", self._agents],
                 cwd=ROOT, env=clean_environment(**self._settings), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
             )  # fmt: skip
 

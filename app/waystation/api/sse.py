@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from waystation.domain.event import LEG_ENDS, Segment
+from waystation.errors import AppError
 from waystation.logs import get_logger
 
 log = get_logger(__name__)
@@ -150,6 +151,9 @@ class EventStream(Response):
                 raise
             if self._task:
                 self._task.uncancel()
+        except AppError as error:
+            # The headers are gone: all that can still be told is that this was not the end.
+            log.warning("stream cut", error_type=error.error_type)
         finally:
             self._pings.discard(self)
             listener.cancel()

@@ -82,8 +82,8 @@ class Executor:
         run.status = RunStatus.RUNNING
         run.epoch = run.next_index = 1
         run.holds_session = True
-        run.started_at = run.created_at
-        run.deadline_at = run.created_at + run.timeout_s
+        run.started_at = now()
+        run.deadline_at = run.started_at + run.timeout_s
         execution.recorder.accepted()
         self._launch(execution, accepted)
 

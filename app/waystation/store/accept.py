@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from waystation.clock import now
 from waystation.db.dialect import by_dialect, ignore_conflicts, json_rows
 from waystation.db.prepared import Prepared
 from waystation.db.tables import (
@@ -39,7 +40,7 @@ NEW: dict[str, Any] = {
     "events": Int, "idempotency_scope": Text, "idempotency_key": Text, "request_hash": Text, "max_attempts": Int,
     "available_at": Float, "timeout_s": Float, "background": Bool, "on_disconnect": Text, "metadata": Text, "model": Text,
     "model_provider": Text, "forked_from_run_id": Text, "forked_from_message_index": Int, "created_at": Float,
-    "first_message": Text, "input": Text,
+    "first_message": Text, "input": Text, "now": Float,
 }  # fmt: skip
 
 
@@ -84,8 +85,8 @@ def accepting(v: Any, owners: Any, *, locks: bool) -> Any:
             sa.case((new.starts, new.events), else_=0),
             sa.case((new.starts, new.worker_id)),
             new.starts,
-            sa.case((new.starts, new.created_at)),
-            sa.case((new.starts, new.created_at + new.timeout_s)),
+            sa.case((new.starts, new.now)),
+            sa.case((new.starts, new.now + new.timeout_s)),
         )
         .join_from(
             new.id.table,
@@ -287,6 +288,7 @@ def item_of(a: Accept) -> dict[str, Any]:
         "created_at": run.created_at,
         "first_message": run.input.message[:MAX_SHOWN_NAME_CHARS],
         "input": input_json(run.input),
+        "now": now(),  # when it starts, if it does: it may have waited for the store since it was sent
     }
 
 
