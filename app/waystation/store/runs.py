@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from waystation.clock import now
 from waystation.db.tables import (
     CANCELLED,
     COMPLETED,
@@ -87,6 +88,11 @@ def claim(conn: sa.Connection, worker_id: str, agent_ids: Sequence[str], slots: 
     except sa.exc.IntegrityError as exc:
         raise SessionTakenError from exc
     return sorted((run_from_row(row) for row in rows), key=lambda run: run.seq)
+
+
+def claim_now(conn: sa.Connection, worker_id: str, agent_ids: Sequence[str], slots: int) -> list[Run]:
+    """The same, as of the moment in which the store takes it: the call may have waited for a connection, or the process been stopped."""
+    return claim(conn, worker_id, agent_ids, slots, now())
 
 
 def count_due(conn: sa.Connection, agent_ids: Sequence[str], most: int, at: float) -> int:

@@ -87,7 +87,7 @@ class Worker:
     async def _claim_once(self, count: int) -> list[Run]:
         for _ in range(MOST_REPEATS):
             try:
-                return await self._database.hot(run_store.claim, self._lease.worker_id, self._registry.ids, count, now())
+                return await self._database.hot(run_store.claim_now, self._lease.worker_id, self._registry.ids, count)
             except SessionTakenError:
                 continue
         return []
