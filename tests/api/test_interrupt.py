@@ -8,11 +8,14 @@ import pytest
 
 from support.api_agents import Gate, SmallAgent, gated
 from support.api_server import ApiServer, api_server
+from support.store_ops import interrupting
 from waystation.agents.base import Capability
 from waystation.agents.turn import Emitter, Turn, TurnResult
+from waystation.clock import now
 from waystation.domain.requirement import Requirement, ToolExecution
 from waystation.domain.retry import RetryPolicy
 from waystation.errors import AgentError
+from waystation.store.operations import Verdict
 
 RULES = ["interrupt", "rollback"]
 
@@ -141,6 +144,13 @@ async def test_of_two_the_later_cancels_the_earlier(sqlite_url: str) -> None:
         assert [(await api.get(run_id, "gated"))["status"] for run_id in runs] == ["CANCELLED"] * 4 + ["COMPLETED"]
 
 
+async def until_retried(api: ApiServer, run_id: str) -> None:
+    """Until the first attempt has failed."""
+    async with asyncio.timeout(5):
+        while (await api.get(run_id, "small"))["status"] != "PENDING" or not await api.events(run_id, "small"):
+            await asyncio.sleep(0.01)
+
+
 async def test_a_turn_that_waits_for_its_next_attempt_is_cancelled(sqlite_url: str) -> None:
     async def turn(turn: Turn, emit: Emitter) -> None:
         if turn.run.input.message == "fails":
@@ -149,9 +159,7 @@ async def test_a_turn_that_waits_for_its_next_attempt_is_cancelled(sqlite_url: s
     agent = SmallAgent(turn, retry=RetryPolicy(attempts=3, delay_s=500))
     async with api_server(sqlite_url, [agent]) as api:
         first = await api.enqueue("fails", "small", session_id="s")
-        async with asyncio.timeout(5):
-            while (await api.get(first, "small"))["status"] != "PENDING" or not await api.events(first, "small"):
-                await asyncio.sleep(0.01)
+        await until_retried(api, first)
         second = await api.run("hi", "small", session_id="s", on_busy="interrupt")
         assert (second["status"], (await api.get(first, "small"))["status"]) == ("COMPLETED", "CANCELLED")
 
@@ -204,3 +212,49 @@ async def test_nobody_interrupts_a_session_of_another_user_or_agent(api: ApiServ
     assert (await api.get(first))["status"] == "RUNNING"
     assert "cancel_requested" not in await api.get(first)
     await api.http.post(f"/agents/plain/runs/{first}/cancel", params={"wait": 5})
+
+
+# ---- a crash between the acceptance and the cancel ---------------------------------------------------------------------------
+
+
+async def accept_and_tell_nobody(api: ApiServer) -> str:
+    """A run that goes first, of a process that was lost just after its commit."""
+    accept = interrupting("new", "s", agent_id="small", created_at=now(), available_at=now(), drops=True)
+    answer = await api.container.ledger.accept(accept)
+    assert answer.verdict is Verdict.WAITS and len(answer.asked) == 1
+    api.container.worker.wake()
+    return "new"
+
+
+async def test_a_running_turn_finds_that_it_was_asked_to_stop(sqlite_url: str) -> None:
+    agent, gate = gated("small")
+    async with api_server(sqlite_url, [agent]) as api:
+        first = await api.enqueue(agent="small", session_id="s")
+        await gate.reached.wait()
+        new = await accept_and_tell_nobody(api)
+        await api.until(first, "CANCELLED", agent="small")
+        gate.opened.set()
+        await api.until(new, "COMPLETED", agent="small")
+        assert [run["run_id"] for run in (await api.http.get("/sessions/s/runs")).json()] == [new]
+
+
+async def test_a_paused_turn_that_was_asked_to_stop_is_ended_by_recovery(sqlite_url: str) -> None:
+    async with api_server(sqlite_url, [SmallAgent(paused_turn)], cancel_takeover_s=0.1) as api:
+        first = await api.run("ask", "small", session_id="s")
+        new = await accept_and_tell_nobody(api)
+        await api.until(new, "COMPLETED", agent="small")
+        assert (await api.get(first["run_id"], "small"))["status"] == "CANCELLED"
+        assert [run["run_id"] for run in (await api.http.get("/sessions/s/runs")).json()] == [new]
+
+
+async def test_a_turn_between_two_attempts_that_was_asked_to_stop_is_claimed_and_ended(sqlite_url: str) -> None:
+    async def turn(turn: Turn, emit: Emitter) -> None:
+        if turn.run.input.message == "fails":
+            raise AgentError("not now", retryable=True)
+
+    async with api_server(sqlite_url, [SmallAgent(turn, retry=RetryPolicy(attempts=3, delay_s=500))], cancel_takeover_s=500.0) as api:
+        first = await api.enqueue("fails", "small", session_id="s")
+        await until_retried(api, first)
+        new = await accept_and_tell_nobody(api)
+        await api.until(new, "COMPLETED", agent="small")
+        assert (await api.get(first, "small"))["status"] == "CANCELLED"
