@@ -242,11 +242,17 @@ async def test_the_places_of_those_that_wait_are_the_order_in_which_they_are_cla
     assert await database.read(queue_positions, names) == {"first": 1, "r1": 2, "r2": 3, "alone": 1}
 
 
-async def test_a_turn_in_flight_that_waits_itself_is_next_and_not_counted_for_others(database: Database) -> None:
+async def test_a_turn_that_waits_and_holds_its_session_is_the_next(database: Database) -> None:
     await commit(database, starting("r0"))
     await commit(database, waiting("r1"))
     await commit(database, ending("r0", status="PENDING", holds_session=True, available_at=LATER))
-    assert await database.read(queue_positions, ["r0", "r1"]) == {"r0": 1, "r1": 1}
+    assert await database.read(queue_positions, ["r0", "r1"]) == {"r0": 1, "r1": 2}
+
+
+async def test_one_that_goes_first_and_has_taken_the_session_is_the_next(database: Database) -> None:
+    await commit(database, waiting("r1"))
+    await commit(database, interrupting("first"))
+    assert await database.read(queue_positions, ["first", "r1"]) == {"first": 1, "r1": 2}
 
 
 async def test_only_a_waiting_run_is_read_with_a_place(database: Database) -> None:

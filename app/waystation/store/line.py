@@ -40,8 +40,8 @@ _ahead = (
     sa.select(sa.func.count())
     .select_from(other)
     .where(
-        other.c.session_id == runs.c.session_id, UNFINISHED, other.c.status == PENDING, sa.not_(other.c.holds_session),
-        goes_before(other.c, runs.c),
+        other.c.session_id == runs.c.session_id, UNFINISHED, other.c.status == PENDING,
+        sa.or_(other.c.holds_session, goes_before(other.c, runs.c)),
     )
     .correlate(runs)
     .scalar_subquery()
@@ -52,7 +52,7 @@ PLACES = sa.select(runs.c.id, sa.case((runs.c.holds_session, 0), else_=_ahead).l
 
 
 def queue_positions(conn: sa.Connection, run_ids: Sequence[str]) -> dict[str, int]:
-    """The place in its session's line of each of these runs that waits. 1: it is the next, once the turn in flight has ended."""
+    """The place of each of these runs that waits among those of its session, in the order in which they are claimed. 1: the next."""
     return {row.id: row.ahead + 1 for row in conn.execute(PLACES, {"ids": list(run_ids)})} if run_ids else {}
 
 
