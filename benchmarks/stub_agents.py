@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import ClassVar
 
-from waystation.agents.base import BaseAgent, ExternalAgent
+from waystation.agents.base import BaseAgent, Capability, ExternalAgent
 from waystation.agents.native.agent import Agent
 from waystation.agents.native.models.base import UsageDelta, provider_failure
 from waystation.agents.native.models.scripted import Call, Pause, ScriptedModel, Step, last_user_text
@@ -122,6 +122,7 @@ class ScriptedExternalAgent(ExternalAgent):
     """An external agent that follows the scripts in process."""
 
     sdk: ClassVar[str | None] = "stub-sdk"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.ROLLBACK})
 
     @property
     def model(self) -> str:

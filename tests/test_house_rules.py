@@ -27,7 +27,7 @@ CATCH_ALL = {
     "worker/lease.py",  # the loop of the lease's thread
     "store/ledger.py",  # a batch: what fails alone is told to the one who asked for it
 }
-STATUS_WRITERS = {"store/accept.py", "store/runs.py", "store/sessions.py", "store/step.py"}
+STATUS_WRITERS = {"store/accept.py", "store/line.py", "store/runs.py", "store/sessions.py", "store/step.py"}
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 
 

@@ -147,13 +147,6 @@ async def test_a_paused_native_run_leaves_its_session_free(api: ApiServer) -> No
     assert (await api.run("hi", "native", session_id="s"))["status"] == "COMPLETED"
 
 
-async def test_interrupt_and_rollback_are_not_supported_yet(api: ApiServer) -> None:
-    for rule in ["interrupt", "rollback"]:
-        answer = await api.http.post("/agents/plain/runs", data={"message": "hi", "on_busy": rule})
-        assert (answer.status_code, answer.json()["error_type"]) == (501, "not_supported")
-        assert await api.count("runs") == 0 and await api.count("sessions") == 0
-
-
 async def test_a_session_takes_a_hundred_waiting_turns_and_then_says_429(sqlite_url: str) -> None:
     agent, gate = gated()
     async with api_server(sqlite_url, [agent]) as api:

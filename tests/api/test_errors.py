@@ -146,6 +146,6 @@ async def test_an_error_is_exposed_to_browsers_like_any_answer(api: ApiServer) -
 async def test_refusals_do_not_cost_slots(api: ApiServer) -> None:
     """B18."""
     await api.run(session_id="s", user_id="a")
-    bodies = [{"message": "hi", "session_id": "s", "user_id": "b"}, {"message": "hi", "on_busy": "rollback"}, {"message": " "}]
+    bodies = [{"message": "hi", "session_id": "s", "user_id": "b"}, {"message": "hi", "debug_mode": True}, {"message": " "}]
     await asyncio.gather(*(api.http.post("/agents/plain/runs", json=bodies[n % 3]) for n in range(60)))
     assert api.container.slots.used == 0

@@ -9,11 +9,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from support.store_ops import LATER, ending, lines, messages, starting, step_of, waiting
+from support.store_ops import LATER, ending, interrupting, lines, messages, starting, step_of, waiting
 from waystation.db.engine import HOT_SETTINGS, Database
 from waystation.db.tables import attachments, run_events, run_messages, runs, sessions, workers
 from waystation.domain.lifecycle import RunStatus
-from waystation.store import accept, approvals, details, events
+from waystation.store import accept, approvals, details, events, line
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
 from waystation.store.batch import write
@@ -40,6 +40,12 @@ BATCH = [
     step_of("r-s102-run", "s102", epoch=7, first=1),
 ]
 
+GOING_FIRST = [
+    interrupting("n8", "s107", drops=True),
+    interrupting("n9", "s152", worker_id="w1"),
+    starting("n10", "s4", may_wait=True, goes_first=True, idempotency_key="k3"),
+]
+
 ORDINARY = [
     starting("n6", "new2"),
     starting("n7", "s3", history_runs=10),
@@ -64,6 +70,7 @@ def read_turn(conn: sa.Connection) -> None:
 HOT: dict[str, Function] = {
     "a batch of the ledger": lambda conn: write(conn, list(BATCH)),
     "an ordinary batch of the ledger": lambda conn: write(conn, list(ORDINARY)),
+    "acceptances that go first": lambda conn: write(conn, list(GOING_FIRST)),
     "a claim": lambda conn: run_store.claim(conn, "w9", ["a", "b"], 8, LATER),
     "the keys that were used": lambda conn: accept.execute(
         conn, accept.FIND_KEYS, [{"id": "n", "idempotency_scope": "", "agent_id": "a", "idempotency_key": "k3"}]
@@ -88,6 +95,7 @@ OTHERS: dict[str, Function] = {
     "what is due": lambda conn: run_store.count_due(conn, ["a", "b"], 8, LATER),
     "when the next run is due": lambda conn: run_store.next_due_at(conn, 0.0),
     "the turn in flight": lambda conn: run_store.find_in_flight(conn, "s100"),
+    "the places of waiting runs": lambda conn: line.queue_positions(conn, ["r-s121-wait", "r-s152-wait"]),
     "the queue": lambda conn: run_store.queue_stats(conn, LATER),
     "a session": lambda conn: session_store.find(conn, "s1"),
     "the unfinished runs of a session": lambda conn: session_store.unfinished_runs(conn, "s100"),

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from support.server import clean_environment
-from support.store_ops import LATER, USAGE, ending, starting, step_of, waiting
+from support.store_ops import LATER, USAGE, ending, interrupting, starting, step_of, waiting
 from waystation.db.engine import HOT_SETTINGS, open_database
 from waystation.db.tables import metadata, run_events, runs, sessions
 from waystation.errors import SessionTakenError, StoreUnavailableError
@@ -92,7 +92,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     else:
         url = request.getfixturevalue("made_postgres_url")
         asyncio.run(_empty(url))
-    return race(url, folder, count=250, in_sessions=8)
+    return race(url, folder, count=250, in_sessions=12)
 
 
 async def _empty(url: str) -> None:
@@ -150,6 +150,23 @@ def test_no_two_turns_of_a_session_overlap(outcome: Outcome) -> None:
     for session, spans in by_session.items():
         for (_, ended), (began, _) in itertools.pairwise(sorted(spans)):
             assert began >= ended - 0.0005, session
+
+
+def test_only_what_was_asked_to_stop_comes_before_a_run_that_goes_first(outcome: Outcome) -> None:
+    began: dict[str, float] = {}
+    for execution in outcome.executions:
+        began[execution["run"]] = min(execution["began"], began.get(execution["run"], execution["began"]))
+    first = [run for one in outcome.told for run in one["first"]]
+    overtaken = {id for run in first for id in run["asked"]}  # nobody stops them here: they run later
+    left = [run for run in first if run["run"] not in overtaken]
+    assert overtaken and len(left) > 5
+    for run in left:
+        between = {
+            execution["run"]
+            for execution in outcome.executions
+            if execution["session"] == run["session"] and run["answered"] < execution["began"] < began[run["run"]]
+        }
+        assert between <= {*run["asked"]}, run
 
 
 def test_the_sums_of_every_session_are_exact(outcome: Outcome) -> None:
@@ -341,6 +358,98 @@ async def test_a_run_whose_session_another_user_is_just_creating_is_not_let_into
     assert [answer.verdict for answer in await late] == [Verdict.OTHER_USER, Verdict.STARTED]
     assert await alone(engine, table(sa.select(runs.c.id, runs.c.user_id).order_by(runs.c.id))) == [("r1", "u1"), ("r3", None)]
     assert await alone(engine, table(sa.select(sessions.c.id, sessions.c.user_id).order_by(sessions.c.id))) == [("s", "u1"), ("s3", None)]
+
+
+# ---- runs that go first ------------------------------------------------------------------------------------------------------
+
+ASKED = table(sa.select(runs.c.id).where(runs.c.cancel_requested).order_by(runs.c.id))
+
+
+async def test_a_run_that_goes_first_asks_the_one_that_an_uncommitted_claim_has_taken(engine: AsyncEngine) -> None:
+    await alone(engine, write, [waiting("r1")])
+    async with Side(engine) as claimer:
+        await claimer.do(run_store.claim, "w", ["a"], 5, LATER)
+        new = asyncio.create_task(alone(engine, write, [starting("first", may_wait=True, goes_first=True)]))
+        await until_blocked(engine)
+        await claimer.commit()
+    [answer] = await new
+    assert (answer.verdict, answer.asked) == (Verdict.WAITS, ["r1"])
+    assert await alone(engine, STATUSES) == [("first", "PENDING"), ("r1", "RUNNING")]
+
+
+async def test_a_claim_beside_an_uncommitted_run_that_goes_first_takes_no_other_of_its_session(engine: AsyncEngine) -> None:
+    await alone(engine, write, [waiting("r1")])
+    async with Side(engine) as first:
+        await first.do(write, [interrupting("first")])
+        claimer = asyncio.create_task(alone(engine, run_store.claim, "w", ["a"], 5, LATER))
+        await until_blocked(engine)
+        await first.commit()
+    with pytest.raises(SessionTakenError):
+        await claimer
+    assert [run.id for run in await alone(engine, run_store.claim, "w", ["a"], 5, LATER)] == ["first"]
+
+
+async def test_a_run_that_goes_first_meets_the_uncommitted_end_of_the_turn_in_flight_and_takes_its_session(engine: AsyncEngine) -> None:
+    await alone(engine, write, [starting("r0")])
+    await alone(engine, write, [waiting("r1")])
+    async with Side(engine) as owner:
+        await owner.do(write, [ending("r0")])
+        new = asyncio.create_task(alone(engine, write, [starting("first", may_wait=True, goes_first=True, drops=True)]))
+        await until_blocked(engine)
+        await owner.commit()
+    [answer] = await new
+    assert (answer.verdict, answer.asked) == (Verdict.STARTED, [])
+    assert await alone(engine, table(sa.select(runs.c.dropped_from_history).where(runs.c.id == "r0"))) == [(False,)]
+
+
+async def test_the_turn_in_flight_can_not_end_before_what_goes_first_is_committed_and_then_is_dropped(engine: AsyncEngine) -> None:
+    await alone(engine, write, [starting("r0")])
+    await alone(engine, write, [waiting("r1")])
+    async with Side(engine) as new:
+        [answer] = await new.do(write, [interrupting("first", drops=True)])
+        owner = asyncio.create_task(alone(engine, write, [ending("r0")]))
+        await until_blocked(engine)
+        assert await alone(engine, run_store.claim, "w", ["a"], 5, LATER) == []
+        await new.commit()
+    assert (answer.verdict, await owner) == (Verdict.WAITS, [Stepped(True, True, True)])
+    assert await alone(engine, table(sa.select(runs.c.id).where(runs.c.dropped_from_history))) == [("r0",)]
+    assert [run.id for run in await alone(engine, run_store.claim, "w", ["a"], 5, LATER)] == ["first"]
+
+
+@pytest.mark.parametrize(("before", "asked"), [([starting("r0")], ["first", "r0"]), ([], ["first"])], ids=["busy", "free"])
+async def test_of_two_that_go_first_at_once_the_later_asks_the_earlier(engine: AsyncEngine, before: list[Any], asked: list[str]) -> None:
+    await alone(engine, write, before)
+    async with Side(engine) as earlier:
+        await earlier.do(write, [starting("first", may_wait=True, goes_first=True)])
+        later = asyncio.create_task(alone(engine, write, [interrupting("later")]))
+        await until_blocked(engine)
+        await earlier.commit()
+    [answer] = await later
+    assert (answer.verdict, sorted(answer.asked)) == (Verdict.WAITS, asked)
+
+
+async def test_one_key_twice_at_once_asks_the_turn_in_flight_and_not_its_own_run(engine: AsyncEngine) -> None:
+    await alone(engine, write, [starting("r0")])
+    async with Side(engine) as one:
+        await one.do(write, [interrupting("r1", idempotency_key="k")])
+        again = asyncio.create_task(alone(engine, write, [interrupting("r2", idempotency_key="k")]))
+        await until_blocked(engine)
+        await one.commit()
+    [answer] = await again
+    assert (answer.verdict, answer.run_id, answer.asked) == (Verdict.EXISTS, "r1", [])
+    assert await alone(engine, ASKED) == [("r0",)]
+
+
+async def test_crossed_batches_of_runs_that_go_first_and_steps_do_not_deadlock(engine: AsyncEngine) -> None:
+    await alone(engine, write, [starting("r1", "s2"), starting("r2", "s1")])
+    async with Side(engine) as owner:
+        await owner.do(write, [step_of("r1", "s2")])
+        new = asyncio.create_task(alone(engine, write, [interrupting("n1", "s1"), interrupting("n2", "s2")]))
+        await until_blocked(engine)
+        async with asyncio.timeout(0.9):  # PostgreSQL looks for deadlocks after a second
+            assert await owner.do(write, [step_of("r2", "s1")]) == [Stepped(True)]
+        await owner.commit()
+    assert [answer.asked for answer in await new] == [["r2"], ["r1"]]
 
 
 # ---- a session that goes away while a turn of it is accepted -----------------------------------------------------------------

@@ -141,3 +141,45 @@ async def test_a_server_that_was_frozen_for_dead_leaves_no_trace_when_it_wakes(s
     assert [(viewer.end, viewer.cuts) for viewer in viewers] == [("RunCompleted", 0)] * 3
     assert after.end == "RunCompleted"
     assert problems(await read_history(sqlite_url), [*runs, *viewers, after]) == []
+
+
+@pytest.mark.parametrize(("rule", "left"), [("interrupt", ["first", "second", "queued"]), ("rollback", ["second", "queued"])])
+async def test_a_turn_of_one_server_gives_way_to_one_that_the_other_accepts(
+    pair: tuple[Server, Server], database_url: str, rule: str, left: list[str]
+) -> None:
+    async with pair[0].client() as on_a, pair[1].client() as on_b:
+        for agent in ("native", "plain", "ext"):
+            first = await running_on(on_a, agent, "slow 300 100", session_id=agent)
+            queued = await started(on_a, agent, "hi", session_id=agent)
+            second = Viewer(agent)
+            began = time.monotonic()
+            await second.post(on_b, "chunks 5", session_id=agent, on_busy=rule)
+            assert time.monotonic() - began < 2 + 3
+            await asyncio.gather(first.follow(on_b), queued.follow(on_a))
+            assert [viewer.end for viewer in (first, second, queued)] == ["RunCancelled", "RunCompleted", "RunCompleted"]
+            names = {first.run_id: "first", second.run_id: "second", queued.run_id: "queued"}
+            listed = (await on_a.get(f"/sessions/{agent}/runs")).json()
+            assert sorted(names[run["run_id"]] for run in listed) == sorted(left)
+            history = await read_history(database_url)
+            began_at = [history.runs[viewer.run_id].row["started_at"] for viewer in (first, second, queued)]
+            assert began_at == sorted(began_at)
+            assert problems(history, [first, second, queued]) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "silent"])
+async def test_a_turn_is_rolled_back_also_when_its_server_is_gone(database_url: str, tmp_path: Path, how: signal.Signals) -> None:
+    with running(database_url, tmp_path) as a, running(database_url, tmp_path) as b:
+        async with a.client() as on_a, b.client() as on_b:
+            first = await running_on(on_a, "native", "slow 300 100", session_id="s")
+            assert a.process is not None
+            a.process.send_signal(how)
+            try:
+                second = Viewer("native")
+                await second.post(on_b, "hi", session_id="s", on_busy="rollback")
+                await first.follow(on_b)
+                assert (first.end, second.end) == ("RunCancelled", "RunCompleted")
+                listed = (await on_b.get("/sessions/s/runs")).json()
+                assert [run["run_id"] for run in listed] == [second.run_id]
+            finally:
+                a.process.send_signal(signal.SIGCONT)
+    assert problems(await read_history(database_url), [first, second]) == []

@@ -46,6 +46,11 @@ def waiting(id: str, session: str = "s", **more: Any) -> Accept:
     return accept_of(id, session, may_wait=True, **more)
 
 
+def interrupting(id: str, session: str = "s", **more: Any) -> Accept:
+    """A background run that goes first."""
+    return waiting(id, session, goes_first=True, **more)
+
+
 def lines(first: int, *names: str) -> EventLines:
     encoded = [f'{{"event":"{name}","event_index":{index}}}' for index, name in enumerate(names, first)]
     return EventLines(len(names), "\n".join(encoded).encode())

@@ -60,6 +60,7 @@ class Racer:
         self.tasks: set[asyncio.Task[None]] = set()
         self.executions: list[dict[str, Any]] = []
         self.accepted: list[tuple[str, str, str | None, str | None]] = []
+        self.first: list[dict[str, Any]] = []
         self.errors: list[str] = []
 
     async def run(self) -> None:
@@ -77,11 +78,13 @@ class Racer:
         while self.left > 0:
             self.left -= 1
             id, may_wait = f"{self.name}{self.left}", self.random.random() < 0.5
+            goes_first = may_wait and self.random.random() < 0.15
             key = f"k{self.random.randrange(30)}" if self.random.random() < 0.1 else None
             starts = len(self.running) < SLOTS and not (may_wait and self.random.random() < 0.7)
             accept = accept_of(
                 id, f"s{self.random.randrange(self.sessions)}", worker_id=self.name if starts else None, may_wait=may_wait,
-                idempotency_key=key, first=lines(0, "RunStarted") if starts else None, created_at=now(), available_at=0.0,
+                goes_first=goes_first, idempotency_key=key, first=lines(0, "RunStarted") if starts else None, created_at=now(),
+                available_at=0.0,
             )  # fmt: skip
             try:
                 answer = await self.ledger.accept(accept)
@@ -89,6 +92,8 @@ class Racer:
                 self.errors.append(f"accept: {error!r}")
                 continue
             self.accepted.append((id, answer.verdict.value, answer.run_id, key))
+            if goes_first and answer.verdict in (Verdict.STARTED, Verdict.WAITS):
+                self.first.append({"run": id, "session": accept.run.session_id, "answered": time.time(), "asked": answer.asked})
             if answer.verdict is Verdict.STARTED:
                 self.launch(id, accept.run.session_id, 1, 1)
             await asyncio.sleep(self.random.random() * 0.003)
@@ -158,7 +163,7 @@ async def main(url: str, name: str, count: str, sessions: str, folder: str) -> N
     async with asyncio.timeout(40):
         await racer.run()
     await database.close()
-    print(json.dumps({"executions": racer.executions, "accepted": racer.accepted, "errors": racer.errors}))
+    print(json.dumps({"executions": racer.executions, "accepted": racer.accepted, "first": racer.first, "errors": racer.errors}))
 
 
 if __name__ == "__main__":

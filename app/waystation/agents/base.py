@@ -25,6 +25,8 @@ class Capability(StrEnum):
     """While a run is paused its session takes other turns."""
     OUTPUT_SCHEMA = "output_schema"
     """Answer by a JSON Schema given with the run."""
+    ROLLBACK = "rollback"
+    """Go on as if the last turn had not been: nothing of it is kept but the messages that the history leaves out."""
     FORK_SESSION = "fork_session"
     """A copy of a session's runs and messages is all it needs to go on from."""
 

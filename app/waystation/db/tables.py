@@ -104,6 +104,8 @@ runs = sa.Table(
     sa.Column("forked_from_message_index", Int),
     _text("replaced_by_run_id"),
     _flag("dropped_from_history"),
+    _flag("drop_requested"),  # its end, in whatever way, drops it from the history
+    _flag("goes_first"),  # submitted with interrupt or rollback: before what waits in line, and cancelled by the next of its kind
     _at("created_at", null=False),
     _at("started_at"),
     _at("finished_at"),
@@ -125,7 +127,7 @@ _run_index("ix_runs_running", "worker_id", where="status = 'RUNNING'")  # recove
 _run_index("uq_runs_holder", "session_id", where="holds_session", unique=True)  # one turn per session
 _run_index("uq_runs_key", "idempotency_scope", "agent_id", "idempotency_key", where="idempotency_key IS NOT NULL", unique=True)
 # Covers all that is asked of unfinished runs; else SQLite may take ix_runs_session and walk the whole session.
-_run_index("ix_runs_unfinished", "session_id", "seq", "holds_session", "status", where="holds_session OR status = 'PENDING'")
+_run_index("ix_runs_unfinished", "session_id", "seq", "holds_session", "status", "goes_first", where="holds_session OR status = 'PENDING'")
 _run_index("ix_runs_key_age", "created_at", where="idempotency_key IS NOT NULL")  # forgetting keys by age
 
 run_events = sa.Table(

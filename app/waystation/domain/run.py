@@ -134,7 +134,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDetail:
-    """A run with its messages, in order."""
+    """A run with its messages, in order. `queue_position` of a waiting one: 1 is the next of its session."""
 
     run: Run
     messages: list[Message]
+    queue_position: int | None = None

@@ -217,9 +217,7 @@ class Executor:
         """A cancel request that came while the leg was ending in a pause or a wait: there is no turn any more that could heed it."""
         waits = execution.run.status in (RunStatus.PAUSED, RunStatus.PENDING)
         if waits and execution.cancel.reason is StopReason.CANCELLED:
-            run = await self._database.read(run_store.find, execution.run.id)
-            if run is not None and not run.is_final and run.status is not RunStatus.RUNNING and await self._idle.cancel(run):
-                self._idle.ended(run)
+            await self._idle.cancel_if_idle(execution.run.id)
 
     async def _end_given_up(self, execution: Execution) -> None:
         """End a run whose turn does not end."""

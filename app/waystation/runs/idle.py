@@ -29,6 +29,12 @@ class IdleEnds:
         self._agent_name = agent_name
         self._on_end = on_end
 
+    async def cancel_if_idle(self, run_id: str) -> None:
+        """End a run as CANCELLED if nobody executes it, and tell of it."""
+        run = await self._database.read(run_store.find, run_id)
+        if run is not None and not run.is_final and run.status is not RunStatus.RUNNING and await self.cancel(run):
+            self.ended(run)
+
     async def cancel(self, run: Run) -> bool:
         """End a run as CANCELLED in one commit with its last event. `run` is as it was read; False: it has changed since."""
         segments = await self._database.read(events.read_all, run.id) if run.next_index else []

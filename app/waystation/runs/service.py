@@ -29,6 +29,7 @@ from waystation.errors import (
     SessionBusyError,
     SessionNotFoundError,
     SessionOfOtherAgentError,
+    StoreUnavailableError,
     UnavailableError,
     UnsupportedMediaError,
 )
@@ -100,7 +101,9 @@ class RunService:
         )
         accept = Accept(
             run=run,
-            may_wait=request.busy_rule is OnBusy.ENQUEUE,
+            may_wait=request.busy_rule is not OnBusy.REJECT,
+            goes_first=request.busy_rule in (OnBusy.INTERRUPT, OnBusy.ROLLBACK),
+            drops=request.busy_rule is OnBusy.ROLLBACK,
             idempotency_scope=run.user_id or "",
             idempotency_key=request.idempotency_key,
             attachments=request.attachments,
@@ -121,7 +124,20 @@ class RunService:
         if execution is not None:
             # A callback, not this task: the run is accepted and executed also if its request is cancelled meanwhile.
             answer.add_done_callback(functools.partial(self._begin, execution))
-        return self._ticket(accept, await asyncio.shield(answer))
+        accepted = await asyncio.shield(answer)
+        ticket = self._ticket(accept, accepted)
+        await self._stop_asked(accepted.asked)
+        return ticket
+
+    async def _stop_asked(self, run_ids: list[str]) -> None:
+        """Tell runs that are in the way of a new one to stop. They were asked in its commit: what is not told here, their owners, a
+        claim or recovery find there."""
+        try:
+            for run_id in run_ids:
+                if not self._executor.stop(run_id, StopReason.CANCELLED):
+                    await self._idle.cancel_if_idle(run_id)
+        except StoreUnavailableError:
+            log.warning("turns in flight not told to stop; their owners will find it", runs=len(run_ids))
 
     def _begin(self, execution: Execution, answer: "asyncio.Future[Accepted]") -> None:
         """Start the execution of a run that was accepted, or give its slot back."""
@@ -243,8 +259,8 @@ def _check(agent: BaseAgent, request: RunRequest) -> None:
             raise UnsupportedMediaError(f"Agent {agent.id!r} takes no {', '.join(kind.value for kind in unsupported)}.")
     if request.input.output_schema is not None and Capability.OUTPUT_SCHEMA not in agent.capabilities:
         raise NotSupportedError(f"Agent {agent.id!r} has no capability OUTPUT_SCHEMA.")
-    if request.busy_rule in (OnBusy.INTERRUPT, OnBusy.ROLLBACK):
-        raise NotSupportedError(f"on_busy={request.busy_rule.value} is not supported yet; use reject or enqueue.")
+    if request.busy_rule is OnBusy.ROLLBACK and Capability.ROLLBACK not in agent.capabilities:
+        raise NotSupportedError(f"Agent {agent.id!r} has no capability ROLLBACK: its own conversation keeps every turn. Use interrupt.")
 
 
 def _is_visible(run: Run, agent_id: str, session_id: str | None, principal: Principal) -> bool:

@@ -29,18 +29,16 @@ from waystation.db.tables import (
     sessions,
 )
 from waystation.domain.session import MAX_SHOWN_NAME_CHARS
+from waystation.store.line import UNFINISHED, make_way, may_enter, other
 from waystation.store.operations import Accept, Accepted, PastRun, Verdict
 from waystation.store.rows import SESSION_COLUMNS, dumps, input_json, messages_from_payload, session_from_row
-
-other = runs.alias("other")
-UNFINISHED = sa.text("(other.holds_session OR other.status = 'PENDING')")  # word for word as in ix_runs_unfinished
 
 NEW: dict[str, Any] = {
     "id": Text, "session_id": Text, "agent_id": Text, "user_id": Text, "kind": Text, "worker_id": Text, "may_wait": Bool,
     "events": Int, "idempotency_scope": Text, "idempotency_key": Text, "request_hash": Text, "max_attempts": Int,
     "available_at": Float, "timeout_s": Float, "background": Bool, "on_disconnect": Text, "metadata": Text, "model": Text,
     "model_provider": Text, "forked_from_run_id": Text, "forked_from_message_index": Int, "created_at": Float,
-    "first_message": Text, "input": Text, "now": Float,
+    "first_message": Text, "input": Text, "now": Float, "goes_first": Bool, "takes_session": Bool,
 }  # fmt: skip
 
 
@@ -60,7 +58,7 @@ def creating_sessions(v: Any) -> Any:
 _COPIED = (
     "id", "agent_id", "session_id", "kind", "max_attempts", "available_at", "timeout_s", "background", "on_disconnect",
     "idempotency_scope", "idempotency_key", "request_hash", "input", "metadata", "model", "model_provider",
-    "forked_from_run_id", "forked_from_message_index", "created_at",
+    "forked_from_run_id", "forked_from_message_index", "created_at", "goes_first",
 )  # fmt: skip
 
 
@@ -68,8 +66,9 @@ def accepting(v: Any, owners: Any, *, locks: bool) -> Any:
     """The runs that may be accepted. `owners` has id, agent and user of their sessions; `locks` if that is the table itself."""
     # A scalar subquery, not EXISTS: PostgreSQL would rather hash all holders once than probe the index for each row.
     busy = sa.select(other.c.seq).where(other.c.session_id == v.session_id, UNFINISHED).limit(1).scalar_subquery().is_not(None)
+    may_start = sa.and_(v.worker_id.is_not(None), sa.or_(v.takes_session, ~busy), v.available_at <= v.created_at)
     new = (
-        sa.select(v.id.table, sa.and_(v.worker_id.is_not(None), ~busy, v.available_at <= v.created_at).label("starts"))
+        sa.select(v.id.table, may_start.label("starts"))
         .where(sa.or_(v.may_wait, ~busy))
         .order_by(v.session_id)
         .cte("new")
@@ -84,19 +83,11 @@ def accepting(v: Any, owners: Any, *, locks: bool) -> Any:
             sa.case((new.starts, 1), else_=0),
             sa.case((new.starts, new.events), else_=0),
             sa.case((new.starts, new.worker_id)),
-            new.starts,
+            sa.or_(new.starts, new.takes_session),
             sa.case((new.starts, new.now)),
             sa.case((new.starts, new.now + new.timeout_s)),
         )
-        .join_from(
-            new.id.table,
-            owners.id.table,
-            sa.and_(
-                owners.id == new.session_id,
-                owners.agent_id == new.agent_id,
-                sa.or_(owners.user_id.is_(None), new.user_id.is_(None), owners.user_id == new.user_id),
-            ),
-        )
+        .join_from(new.id.table, owners.id.table, may_enter(owners, new))
         .order_by(new.session_id)
     )
     if locks:
@@ -237,6 +228,7 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     answers |= _full(conn, [item for item in items if item["may_wait"] and item["id"] not in gone])
     items = [item for item in items if item["id"] not in answers]
     created = {row.id for row in execute(conn, CREATE_SESSIONS, items)}
+    asked = make_way(conn, items)
     stored: dict[str, sa.Row[Any]] = {row.id: row for row in execute(conn, ACCEPT, items)}
     before: set[str] = set()
     if left := [item for item in items if item["id"] not in stored]:
@@ -246,6 +238,8 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
         left = [item for item in left if item["id"] not in own]
         refused, again = _refusals(conn, left)
         created |= {row.id for row in execute(conn, CREATE_SESSIONS, again)}
+        for session_id, run_ids in make_way(conn, again).items():
+            asked[session_id] = [*asked.get(session_id, []), *run_ids]
         stored |= {row.id: row for row in execute(conn, ACCEPT, again)}
         answers |= refused
         if unused := created - {item["session_id"] for item in items if item["id"] in stored}:
@@ -253,7 +247,9 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     for a in new:
         if row := stored.get(a.run.id):
             verdict = Verdict.STARTED if row.status == "RUNNING" else Verdict.WAITS
-            answers[a.run.id] = Accepted(verdict, a.run.id, a.run.session_id, row.user_id, was_stored=a.run.id in before)
+            answers[a.run.id] = Accepted(
+                verdict, a.run.id, a.run.session_id, row.user_id, was_stored=a.run.id in before, asked=asked.get(a.run.session_id, [])
+            )
     accepted = [a for a in new if a.run.id in stored]
     _store_what_comes_along(conn, [a for a in accepted if a.run.id not in before])
     started = [a for a in accepted if answers[a.run.id].verdict is Verdict.STARTED and a.run.session_id not in created]
@@ -289,6 +285,9 @@ def item_of(a: Accept) -> dict[str, Any]:
         "first_message": run.input.message[:MAX_SHOWN_NAME_CHARS],
         "input": input_json(run.input),
         "now": now(),  # when it starts, if it does: it may have waited for the store since it was sent
+        "goes_first": a.goes_first,
+        "drops": a.drops,
+        "takes_session": False,
     }
 
 

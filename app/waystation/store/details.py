@@ -6,6 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from waystation.domain.event import Segment
+from waystation.domain.lifecycle import RunStatus
 from waystation.domain.media import Attachment
 from waystation.domain.message import Message
 from waystation.domain.page import Page
@@ -14,6 +15,7 @@ from waystation.domain.session import Session
 from waystation.errors import RunNotFoundError
 from waystation.store import events, runs, sessions
 from waystation.store.accept import read_history
+from waystation.store.line import queue_positions
 from waystation.store.operations import PastRun
 
 
@@ -22,15 +24,19 @@ def read_detail(conn: sa.Connection, run_id: str) -> RunDetail:
     run = runs.find(conn, run_id)
     if run is None:
         raise RunNotFoundError(run_id)
-    return RunDetail(run=run, messages=events.messages_of(conn, [run_id]).get(run_id, []))
+    return _with_messages(conn, [run])[0]
 
 
 def list_details(conn: sa.Connection, /, **filters: Any) -> Page[RunDetail]:
     """A page of runs with their messages. Takes what `runs.list_runs` takes."""
     page = runs.list_runs(conn, **filters)
-    messages = events.messages_of(conn, [run.id for run in page.items])
-    items = [RunDetail(run=run, messages=messages.get(run.id, [])) for run in page.items]
-    return Page(items=items, total=page.total, request=page.request)
+    return Page(items=_with_messages(conn, page.items), total=page.total, request=page.request)
+
+
+def _with_messages(conn: sa.Connection, found: list[Run]) -> list[RunDetail]:
+    messages = events.messages_of(conn, [run.id for run in found])
+    positions = queue_positions(conn, [run.id for run in found if run.status is RunStatus.PENDING])
+    return [RunDetail(run=run, messages=messages.get(run.id, []), queue_position=positions.get(run.id)) for run in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,9 @@ class MessageLines:
 class Accept:
     """A new run. With `worker_id` it starts at once if its session is free; `may_wait` lets a busy session queue it.
 
+    With `goes_first` it waits before all others: the turn in flight, and what goes first itself and waits, are asked to stop. With
+    `drops` their end also drops them from the history.
+
     `first` are the events of a run that starts at once; `messages` those that a sibling takes over; `history_runs` how many
     runs of the session the answer brings along for it.
     """
@@ -39,6 +42,8 @@ class Accept:
     run: Run
     worker_id: str | None = None
     may_wait: bool = False
+    goes_first: bool = False
+    drops: bool = False
     idempotency_scope: str = ""
     idempotency_key: str | None = None
     first: EventLines | None = None
@@ -73,7 +78,8 @@ class Accepted:
     """What became of an Accept. `run_id` is of the new run, of the run that used the key, or of the turn in flight.
 
     `user_id` is the owner the run got; `session` and `history` are filled for a run that started in a session that was there.
-    `was_stored`: an earlier try, whose answer was lost, has stored the run and what comes along.
+    `was_stored`: an earlier try, whose answer was lost, has stored the run and what comes along. `asked` are
+    the runs that were asked to stop for this one.
     """
 
     verdict: Verdict
@@ -84,6 +90,7 @@ class Accepted:
     session: Session | None = None
     history: list[PastRun] = field(default_factory=list)
     was_stored: bool = False
+    asked: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)

@@ -16,7 +16,7 @@ from waystation.domain.session import Session
 RUN_COLUMNS = [
     column
     for column in runs.c
-    if column.name not in ("idempotency_scope", "idempotency_key", "cancel_requested_at")
+    if column.name not in ("idempotency_scope", "idempotency_key", "cancel_requested_at", "drop_requested", "goes_first")
 ]  # fmt: skip
 SESSION_COLUMNS = list(sessions.c)
 

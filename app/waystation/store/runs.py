@@ -30,7 +30,7 @@ from waystation.domain.page import Page, PageRequest
 from waystation.domain.run import Run
 from waystation.errors import SessionBusyError, SessionTakenError
 from waystation.store import workers as worker_store
-from waystation.store.accept import UNFINISHED, other
+from waystation.store.line import UNFINISHED, goes_before, other
 from waystation.store.operations import EventLines
 from waystation.store.rows import RUN_COLUMNS, run_from_row
 from waystation.store.step import END_IN_SESSION, STORE_EVENTS
@@ -47,8 +47,8 @@ def _may_become(target: RunStatus, *without: RunStatus) -> sa.ColumnElement[bool
 
 # ---- claim ---------------------------------------------------------------------------------------------------------------
 _held = sa.select(other.c.session_id).where(sa.text("other.holds_session"))  # hashed once: a blocked row costs 0.2 µs, not 2.5
-_older = sa.select(other.c.seq).where(
-    other.c.session_id == runs.c.session_id, UNFINISHED, other.c.status == PENDING, other.c.seq < runs.c.seq
+_ahead = sa.select(other.c.seq).where(
+    other.c.session_id == runs.c.session_id, UNFINISHED, other.c.status == PENDING, goes_before(other.c, runs.c)
 )
 _due = (
     sa.select(runs.c.seq)
@@ -56,8 +56,8 @@ _due = (
         runs.c.status == PENDING,
         runs.c.available_at <= sa.bindparam("now", type_=Float),
         runs.c.agent_id.in_(sa.bindparam("agents", type_=Text, expanding=True)),
-        # A run that was handed back still holds its session: it goes on, whoever is older.
-        sa.or_(runs.c.holds_session, sa.and_(runs.c.session_id.not_in(_held), ~_older.exists())),
+        # A run that was handed back still holds its session: it goes on, whoever is ahead.
+        sa.or_(runs.c.holds_session, sa.and_(runs.c.session_id.not_in(_held), ~_ahead.exists())),
     )
     .order_by(runs.c.seq)
     .limit(sa.bindparam("slots", type_=Int))
@@ -200,8 +200,8 @@ def release_and_hand_back(conn: sa.Connection, worker_id: str, at: float) -> Non
 
 
 def unanswered_cancels(conn: sa.Connection, before: float) -> list[Run]:
-    """Running runs whose owner was asked to stop before this time and has not."""
-    statement = sa.select(*RUN_COLUMNS).where(runs.c.status == RUNNING, runs.c.cancel_requested, runs.c.cancel_requested_at < before)
+    """Runs that hold their session, were asked to stop before this time and have not: nobody executes them, or their owner is silent."""
+    statement = sa.select(*RUN_COLUMNS).where(sa.text("runs.holds_session"), runs.c.cancel_requested, runs.c.cancel_requested_at < before)
     return [run_from_row(row) for row in conn.execute(statement)]
 
 
@@ -225,6 +225,7 @@ def end_idle(
             epoch=run.epoch + 1,
             next_index=run.next_index + event.count,
             holds_session=sa.false(),
+            dropped_from_history=runs.c.drop_requested,
             worker_id=None,
             finished_at=at,
             **values,

@@ -16,7 +16,8 @@ from waystation.db.prepared import Prepared
 from waystation.db.tables import PENDING, RUNNING, Bool, Float, Int, Text, approvals, run_events, runs, sessions
 from waystation.domain.metrics import COUNTS
 from waystation.domain.requirement import Requirement
-from waystation.store.accept import STORE_MESSAGES, UNFINISHED, execute, message_row, other
+from waystation.store.accept import STORE_MESSAGES, execute, message_row
+from waystation.store.line import UNFINISHED, other
 from waystation.store.operations import EventLines, Finish, StateChanges, Step, Stepped
 from waystation.store.rows import dumps, loads
 
@@ -41,6 +42,7 @@ FENCE = Prepared(
         holds_session=sa.and_(runs.c.holds_session, sa.func.coalesce(v.holds_session, sa.true())),
         worker_id=sa.case((v.status.is_(None), runs.c.worker_id)),
         finished_at=sa.func.coalesce(v["at"], runs.c.finished_at),
+        dropped_from_history=sa.and_(runs.c.drop_requested, v["at"].is_not(None)),
         **{name: sa.func.coalesce(v[name], runs.c[name]) for name in _FINISH},
     )
     .returning(runs.c.id, runs.c.epoch, runs.c.cancel_requested, _waiting_turn.is_not(None).label("waiting"))

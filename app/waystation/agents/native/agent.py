@@ -37,7 +37,7 @@ class Agent(BaseAgent):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({
         Capability.CONTINUE, Capability.RESUME_TURN, Capability.PAUSE, Capability.PAUSE_FREES_SESSION, Capability.OUTPUT_SCHEMA,
-        Capability.FORK_SESSION,
+        Capability.ROLLBACK, Capability.FORK_SESSION,
     })  # fmt: skip
     media: ClassVar[frozenset[MediaKind]] = frozenset(MediaKind)
 

@@ -37,6 +37,7 @@ class RunBody(BaseModel):
     session_state: dict[str, Any] | None = None
     input: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
+    queue_position: int | None = None
 
 
 class AcceptedBody(BaseModel):
@@ -76,6 +77,7 @@ def run_body(detail: RunDetail, agent: BaseAgent | None) -> dict[str, Any]:
         "session_state": output.session_state if output else None,
         "created_at": int(run.created_at),
         "status": run.shown_status.value,
+        "queue_position": detail.queue_position,
         "metrics": run.metrics.wire() or None,
         "messages": detail.messages or None,
         "tools": _tools(run) or None,
@@ -109,7 +111,8 @@ def metadata_of(run: Run, agent: BaseAgent | None) -> dict[str, Any]:
 def run_schema(detail: RunDetail, agent: BaseAgent | None) -> dict[str, Any]:
     """A run as lists and sessions show it: the field names of AgentOS, None where there is nothing."""
     run, output = detail.run, detail.run.output
-    return {
+    place = {} if detail.queue_position is None else {"queue_position": detail.queue_position}
+    return place | {
         "run_id": run.id,
         "parent_run_id": "",
         "agent_id": run.agent_id,
