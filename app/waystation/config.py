@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MEGABYTE = 1024 * 1024
@@ -17,7 +17,7 @@ class Settings(BaseSettings):
     """`sqlite:///relative/file`, `sqlite:////absolute/file`, `sqlite://` (in memory), `postgresql://user@host/name`; a driver
     suffix is accepted and ignored."""
     redis_url: str | None = None
-    """Fan-out through Redis between processes. Refused until the server can use it."""
+    """`redis://host:port`: wake-ups between processes go through Redis instead of the database."""
     auto_migrate: bool = True
     """Bring the tables up to date at start-up."""
     sqlite_synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
@@ -54,10 +54,3 @@ class Settings(BaseSettings):
     """How long an Idempotency-Key is kept."""
     ping_s: float = Field(default=15.0, gt=0, le=15)
     """Longest silence of an event stream before a comment is sent."""
-
-    @field_validator("redis_url")
-    @classmethod
-    def _no_redis_yet(cls, value: str | None) -> str | None:
-        if value:
-            raise ValueError("this version does not use Redis yet: unset it")
-        return None

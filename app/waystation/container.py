@@ -14,9 +14,15 @@ from waystation.agents.registry import AgentRegistry
 from waystation.clock import now
 from waystation.config import Settings
 from waystation.db import schema
-from waystation.db.engine import open_database
+from waystation.db.changes import FileChanges
+from waystation.db.engine import PostgresDatabase, open_database
+from waystation.db.notices import Notices
 from waystation.domain.run import Run
+from waystation.live.base import Live, News
 from waystation.live.hub import Hub
+from waystation.live.local import LocalLive
+from waystation.live.redis import RedisLink
+from waystation.live.remote import RemoteLive
 from waystation.live.tail import Tail
 from waystation.logs import get_logger
 from waystation.runs.continuation import ContinuationService
@@ -28,6 +34,7 @@ from waystation.runs.watch import Watch
 from waystation.sessions.approvals import ApprovalService
 from waystation.sessions.service import SessionService
 from waystation.store.ledger import Ledger
+from waystation.worker.cancels import CancelRequests
 from waystation.worker.health import HealthService
 from waystation.worker.lease import Lease
 from waystation.worker.recovery import Recovery
@@ -47,7 +54,8 @@ class Container:
         self.started_at = now()
         self.registry = AgentRegistry(agents)
         self.database = open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
-        self.hub = Hub()
+        self.live = self._open_live()
+        self.hub = Hub(self.live)
         self.ledger = Ledger(self.database)
         self.slots = Slots(settings.worker_concurrency)
         self.tail = Tail(self.database, self.hub, settings.poll_s)
@@ -59,12 +67,13 @@ class Container:
         )  # fmt: skip
         self.worker = Worker(
             database=self.database, executor=self.executor, registry=self.registry, slots=self.slots, lease=self.lease,
-            poll_s=settings.poll_s,
+            live=self.live, poll_s=settings.poll_s,
         )  # fmt: skip
+        self.cancels = CancelRequests(self.database, self.executor, self.lease)
         self.watch = Watch(self.database, self.hub)
         self.runs = RunService(
             database=self.database, ledger=self.ledger, registry=self.registry, executor=self.executor, watch=self.watch,
-            idle=self.idle, slots=self.slots, worker_id=self._worker_id, wake=self.worker.wake,
+            idle=self.idle, slots=self.slots, live=self.live, worker_id=self._worker_id, wake=self.worker.wake,
         )  # fmt: skip
         self.continuations = ContinuationService(
             database=self.database, registry=self.registry, runs=self.runs, executor=self.executor, slots=self.slots,
@@ -74,9 +83,11 @@ class Container:
         self.approvals = ApprovalService(self.database)
         self.recovery = Recovery(
             database=self.database, executor=self.executor, service=self.runs, lease=self.lease, claims=self.worker,
-            settings=settings,
+            live=self.live, settings=settings,
         )  # fmt: skip
-        self.health = HealthService(database=self.database, ledger=self.ledger, slots=self.slots, lease=self.lease, hub=self.hub)
+        self.health = HealthService(
+            database=self.database, ledger=self.ledger, slots=self.slots, lease=self.lease, hub=self.hub, live=self.live
+        )  # fmt: skip
         self.draining = asyncio.Event()
         """Set when the process begins to shut down: streams are closed with a hint."""
         self._loops: list[asyncio.Task[None]] = []
@@ -93,7 +104,11 @@ class Container:
             await agent.start()
         self.ledger.start()
         await self.lease.start()
-        for name, loop in (("worker", self.worker.run), ("tail", self.tail.run), ("recovery", self.recovery.run)):
+        loops = {
+            "worker": self.worker.run, "tail": self.tail.run, "recovery": self.recovery.run, "cancels": self.cancels.run,
+            "live": self.live.run,
+        }  # fmt: skip
+        for name, loop in loops.items():
             self._loops.append(asyncio.create_task(_supervised(name, loop), name=name))
         # What was imported by now lives as long as the process: a full collection need not walk it (it costs 30 ms under load).
         gc.collect()
@@ -118,6 +133,8 @@ class Container:
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self.ledger.close()
         await self.lease.close()
+        self.live.tell_due()
+        await self.live.close()
         for agent in self.registry:
             await agent.close()
         await self.database.close()
@@ -137,6 +154,22 @@ class Container:
         end = loop.time() + within_s
         while self.slots.used and loop.time() < end:
             await asyncio.sleep(0.02)
+
+    def _open_live(self) -> Live:
+        if self.settings.redis_url:
+            return RemoteLive("redis", RedisLink(self.settings.redis_url), self._hear)
+        if isinstance(self.database, PostgresDatabase):
+            return RemoteLive("postgresql", Notices(self.database.url), self._hear)
+        path = self.database.url.database
+        return LocalLive(FileChanges(path) if path else None, self._hear)
+
+    def _hear(self, news: News) -> None:
+        self.tail.hear(news)
+        if news.is_due or news.is_everything:
+            self.worker.look()
+        if news.is_everything:
+            self.cancels.look()
+        self.executor.cancel(news.cancels)
 
     def _wake(self) -> None:
         self.worker.wake()

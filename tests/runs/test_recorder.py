@@ -6,6 +6,7 @@ import pytest
 
 from support.api_agents import Gate, SmallAgent
 from support.api_container import process
+from support.live import alone
 from waystation.agents.turn import CancelToken, Emitter, StopReason, Turn, TurnResult
 from waystation.domain.event import RunContent
 from waystation.domain.lifecycle import RunStatus
@@ -107,7 +108,7 @@ class HeldLedger(Ledger):
 def recorder() -> tuple[Recorder, CancelToken]:
     run = Run(id="r", agent_id="a", session_id="s", user_id=None, status=RunStatus.RUNNING, input=RunInput(message="hi"), created_at=0)
     cancel = CancelToken()
-    return Recorder(run, "A", HeldLedger(), Hub().attach("r"), cancel), cancel
+    return Recorder(run, "A", HeldLedger(), Hub(alone()).attach("r"), cancel), cancel
 
 
 async def test_what_can_not_be_stored_is_bounded_and_then_stops_the_turn() -> None:

@@ -8,6 +8,7 @@ from benchmarks.stub_agents import stub_agents
 
 from support.api_agents import Gate, SmallAgent
 from support.api_container import NOBODY, Process, process
+from support.live import alone
 from waystation.agents.turn import Emitter, Turn
 from waystation.domain.event import Gap, RunContent, Segment
 from waystation.errors import RunNotFoundError
@@ -29,7 +30,7 @@ def spans(found: list[Segment] | None) -> list[tuple[int, int]] | None:
 
 
 def test_a_channel_gives_what_is_behind_a_cursor_also_within_a_segment() -> None:
-    channel = Channel("r")
+    channel = Channel("r", alone())
     for one in (segment(0, 2), segment(3), segment(4, 9)):
         channel.publish(one)
     assert spans(channel.since(-1)) == [(0, 2), (3, 3), (4, 9)]
@@ -39,7 +40,7 @@ def test_a_channel_gives_what_is_behind_a_cursor_also_within_a_segment() -> None
 
 def test_the_window_is_bounded_and_who_falls_behind_is_sent_to_the_store() -> None:
     """B23."""
-    channel = Channel("r")
+    channel = Channel("r", alone())
     for index in range(300):
         channel.publish(segment(index, size=10_000))
     assert channel.since(5) is None and spans(channel.since(298)) == [(299, 299)]
@@ -48,14 +49,14 @@ def test_the_window_is_bounded_and_who_falls_behind_is_sent_to_the_store() -> No
 
 
 def test_one_segment_that_is_larger_than_the_window_is_kept_alone() -> None:
-    channel = Channel("r")
+    channel = Channel("r", alone())
     channel.publish(segment(0))
     channel.publish(segment(1, size=2 * WINDOW_BYTES))
     assert spans(channel.since(0)) == [(1, 1)] and channel.since(-1) is None
 
 
 def test_what_was_published_before_is_ignored_and_a_jump_forgets_the_window() -> None:
-    channel = Channel("r")
+    channel = Channel("r", alone())
     for one in (segment(0, 3), segment(2, 3), segment(0)):
         channel.publish(one)
     assert spans(channel.since(-1)) == [(0, 3)]
@@ -64,7 +65,7 @@ def test_what_was_published_before_is_ignored_and_a_jump_forgets_the_window() ->
 
 
 async def test_a_waiter_is_woken_by_a_publication_and_by_the_end() -> None:
-    channel = Channel("r")
+    channel = Channel("r", alone())
     changed, ended = asyncio.create_task(channel.changed()), asyncio.create_task(channel.ended())
     await asyncio.sleep(0)
     channel.publish(segment(0))
@@ -75,7 +76,7 @@ async def test_a_waiter_is_woken_by_a_publication_and_by_the_end() -> None:
 
 
 def test_a_hub_forgets_a_run_that_nobody_watches() -> None:
-    hub = Hub()
+    hub = Hub(alone())
     first, second = hub.attach("r"), hub.attach("r")
     assert first is second
     hub.detach(first)

@@ -37,6 +37,7 @@ async def health(container: ContainerDep) -> Response:
         "ledger_lag_s": found.ledger_lag_s,
         "worker": found.worker,
         "viewers": found.viewers,
+        "live": found.live,
     }
     return json_response(body, status_code=200 if found.ok else 503)
 

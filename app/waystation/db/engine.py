@@ -209,8 +209,8 @@ class PostgresDatabase:
 
     def __init__(self, url: sa.URL) -> None:
         self.url = url
-        self._engine = _postgres_engine(url, {}, pool_size=8, max_overflow=8, pool_timeout=POSTGRES_TIMEOUT_S, pool_use_lifo=True)
-        self._hot = HotConnections(_postgres_engine(url, HOT_SETTINGS, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT"))
+        self._engine = postgres_engine(url, {}, pool_size=8, max_overflow=8, pool_timeout=POSTGRES_TIMEOUT_S, pool_use_lifo=True)
+        self._hot = HotConnections(postgres_engine(url, HOT_SETTINGS, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT"))
         self._thread = threading.local()
 
     async def read(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -230,7 +230,7 @@ class PostgresDatabase:
         runner: asyncio.Runner | None = getattr(self._thread, "runner", None)
         if runner is None:
             runner = self._thread.runner = asyncio.Runner()
-            self._thread.engine = _postgres_engine(self.url, {"lock_timeout": "1000"}, pool_size=1, max_overflow=0)
+            self._thread.engine = postgres_engine(self.url, {"lock_timeout": "1000"}, pool_size=1, max_overflow=0)
         return runner.run(self._in_transaction(self._thread.engine, f, *args, **kwargs))
 
     async def close(self) -> None:
@@ -269,19 +269,19 @@ class HotConnections:
                     self._idle.append(conn)
                 else:
                     # The others lead to the same server.
-                    await self._drop(*([conn] if conn else []), *self._idle)
+                    await drop_connections(*([conn] if conn else []), *self._idle)
                     self._idle.clear()
                 raise told from exc
             except BaseException:
                 # Cancelled: nobody knows how far the transaction has come.
                 if conn is not None:
-                    await self._drop(conn)
+                    await drop_connections(conn)
                 raise
             self._idle.append(conn)
             return result
 
     async def close(self) -> None:
-        await self._drop(*self._idle)
+        await drop_connections(*self._idle)
         self._idle.clear()
         await self._engine.dispose()
 
@@ -290,12 +290,6 @@ class HotConnections:
         raw = await conn.get_raw_connection()
         conn.info[DRIVER] = PostgresDriver(raw.driver_connection)
         return conn
-
-    async def _drop(self, *connections: AsyncConnection) -> None:
-        for conn in connections:
-            with suppress(Exception):
-                await conn.invalidate()
-                await conn.close()
 
 
 class PostgresDriver:
@@ -346,6 +340,14 @@ def _in_driver_transaction(conn: sa.Connection, f: Callable[..., T], *args: Any,
     return result
 
 
+async def drop_connections(*connections: AsyncConnection) -> None:
+    """Close connections in whatever state they are."""
+    for conn in connections:
+        with suppress(Exception):
+            await conn.invalidate()
+            await conn.close()
+
+
 def _told(error: Exception) -> Exception:
     """An error as it leaves the store."""
     if is_transient(error):
@@ -355,7 +357,7 @@ def _told(error: Exception) -> Exception:
     return error
 
 
-def _postgres_engine(url: sa.URL, settings: dict[str, str], **options: Any) -> AsyncEngine:
+def postgres_engine(url: sa.URL, settings: dict[str, str], **options: Any) -> AsyncEngine:
     return create_async_engine(
         url,
         connect_args={

@@ -4,8 +4,8 @@
    reading and waiting.
 2. Viewers hold a cursor, not a queue. A channel keeps a bounded window of recent segments; who falls behind it reads the store.
    A stalled reader therefore costs nothing.
-3. A run that this process executes publishes into its channel after each commit. Channels of other runs are fed by the `Tail`,
-   which asks the store for all of them at once.
+3. A run that this process executes publishes into its channel after each commit, and other processes are told. Channels of other runs
+   are fed by the `Tail`, which asks the store for all of them at once.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Any
 
 from waystation.domain.event import Segment
 from waystation.domain.run import RunDetail
+from waystation.live.base import Live
 
 WINDOW_BYTES = 1024 * 1024
 
@@ -22,12 +23,13 @@ class Channel:
     """The recent segments of one run, and who waits for the next. Only used in the event loop."""
 
     __slots__ = (
-        "_bytes", "_enders", "_segments", "_waiters", "detail", "end", "has_ended", "is_gone", "owner",
+        "_bytes", "_enders", "_live", "_segments", "_waiters", "detail", "end", "has_ended", "is_gone", "owner",
         "run_id", "users", "version",
     )  # fmt: skip
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, live: Live) -> None:
         self.run_id = run_id
+        self._live = live
         self.users = 0
         self.owner: object | None = None
         """The execution of this process that publishes all that is committed of the run, if there is one."""
@@ -57,6 +59,11 @@ class Channel:
         if self.owner is owner:
             self.owner = None
             self.wake()
+
+    def committed(self, segment: Segment) -> None:
+        """Events that this process has committed."""
+        self.publish(segment)
+        self._live.tell_events(self.run_id, segment.last_index)
 
     def publish(self, segment: Segment) -> None:
         """Committed events, in order. Events that the channel has seen already are ignored."""
@@ -131,7 +138,8 @@ async def _wait_in(waiters: "set[asyncio.Future[None]]") -> None:
 
 
 class Hub:
-    def __init__(self) -> None:
+    def __init__(self, live: Live) -> None:
+        self._live = live
         self._channels: dict[str, Channel] = {}
         self.is_closed = False
         """Set when this process executes nothing any more: who waits for the end of a run must look for it elsewhere."""
@@ -140,7 +148,7 @@ class Hub:
         """Register an interest in a run. Every attach needs its detach."""
         channel = self._channels.get(run_id)
         if channel is None:
-            channel = self._channels[run_id] = Channel(run_id)
+            channel = self._channels[run_id] = Channel(run_id, self._live)
         channel.users += 1
         return channel
 
@@ -154,16 +162,17 @@ class Hub:
         for channel in self._channels.values():
             channel.wake()
 
-    def publish(self, run_id: str, segment: Segment) -> None:
-        channel = self._channels.get(run_id)
-        if channel is not None:
-            channel.publish(segment)
-
-    def look_again(self, run_id: str) -> None:
-        """Something of the run was committed outside its execution: its viewers must ask the store."""
+    def look_again(self, run_id: str, last_index: int) -> None:
+        """Something of the run was committed outside its execution: its viewers, here and elsewhere, must ask the store."""
         channel = self._channels.get(run_id)
         if channel is not None:
             channel.forget()
+        self._live.tell_events(run_id, last_index)
+
+    def find_remote(self, run_id: str) -> Channel | None:
+        """The channel of a run that is watched here and executed elsewhere."""
+        channel = self._channels.get(run_id)
+        return channel if channel is not None and channel.owner is None else None
 
     def remote(self) -> list[Channel]:
         """Channels of runs that this process does not execute."""

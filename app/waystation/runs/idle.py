@@ -56,7 +56,7 @@ class IdleEnds:
     def ended(self, run: Run) -> None:
         """Tell the viewers of this process, and the claim loop. After the commit."""
         log.info("run ended without an owner", run_id=run.id, was=run.status.value)
-        self._hub.look_again(run.id)
+        self._hub.look_again(run.id, run.next_index)
         self._on_end()
 
 

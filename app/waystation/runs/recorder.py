@@ -129,7 +129,7 @@ class Recorder:
 
     def accepted(self) -> None:
         """The acceptance is committed, with the first event."""
-        self._channel.publish(Segment(0, 0, self._first, False))
+        self._channel.committed(Segment(0, 0, self._first, False))
 
     def close(self) -> None:
         """The turn was given up: what it still emits is refused."""
@@ -238,4 +238,4 @@ class Recorder:
         ends_leg = step.finish is not None and step.finish.status != "PENDING"
         if ends_leg:
             self._channel.detail = self._detail
-        self._channel.publish(Segment(step.first_index, last_index, step.events.lines, ends_leg))
+        self._channel.committed(Segment(step.first_index, last_index, step.events.lines, ends_leg))

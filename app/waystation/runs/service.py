@@ -33,6 +33,7 @@ from waystation.errors import (
     UnavailableError,
     UnsupportedMediaError,
 )
+from waystation.live.base import Live
 from waystation.logs import get_logger
 from waystation.runs.execution import Execution
 from waystation.runs.executor import Executor
@@ -62,6 +63,7 @@ class RunService:
         watch: Watch,
         idle: IdleEnds,
         slots: Slots,
+        live: Live,
         worker_id: Callable[[], str | None],
         wake: Callable[[], None],
     ) -> None:
@@ -72,6 +74,7 @@ class RunService:
         self._watch = watch
         self._idle = idle
         self._slots = slots
+        self._live = live
         self._worker_id = worker_id
         self._wake = wake
 
@@ -135,6 +138,7 @@ class RunService:
         try:
             for run_id in run_ids:
                 if not self._executor.stop(run_id, StopReason.CANCELLED):
+                    self._live.tell_cancel(run_id)
                     await self._idle.cancel_if_idle(run_id)
         except StoreUnavailableError:
             log.warning("turns in flight not told to stop; their owners will find it", runs=len(run_ids))
@@ -225,7 +229,8 @@ class RunService:
                 continue
             if await self._database.write(run_store.request_cancel, run_id, now()):
                 break
-        self._executor.stop(run_id, StopReason.CANCELLED)
+        if not self._executor.stop(run_id, StopReason.CANCELLED):
+            self._live.tell_cancel(run_id)
         return await self._until_stopped(run, wait_s)
 
     async def _until_stopped(self, run: Run, wait_s: float) -> tuple[Run, bool]:

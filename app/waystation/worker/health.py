@@ -7,6 +7,7 @@ from typing import Any
 from waystation.clock import now
 from waystation.db.engine import Database
 from waystation.errors import StoreUnavailableError
+from waystation.live.base import Live
 from waystation.live.hub import Hub
 from waystation.runs.slots import Slots
 from waystation.store import runs as run_store
@@ -26,15 +27,17 @@ class Health:
     ledger_lag_s: float
     worker: dict[str, Any]
     viewers: dict[str, Any]
+    live: dict[str, Any]
 
 
 class HealthService:
-    def __init__(self, *, database: Database, ledger: Ledger, slots: Slots, lease: Lease, hub: Hub) -> None:
+    def __init__(self, *, database: Database, ledger: Ledger, slots: Slots, lease: Lease, hub: Hub, live: Live) -> None:
         self._database = database
         self._ledger = ledger
         self._slots = slots
         self._lease = lease
         self._hub = hub
+        self._live = live
 
     async def check(self) -> Health:
         store = await self._store_answers()
@@ -52,6 +55,7 @@ class HealthService:
             ledger_lag_s=round(self._ledger.lag_s, 3),
             worker=worker,
             viewers=self._hub.stats(),
+            live={"kind": self._live.kind, "connected": self._live.is_connected},
         )
 
     async def queue_stats(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from waystation.clock import now
 from waystation.config import Settings
 from waystation.db.engine import Database
 from waystation.errors import StoreUnavailableError
+from waystation.live.base import Live
 from waystation.logs import get_logger
 from waystation.runs.executor import Executor
 from waystation.runs.service import RunService
@@ -44,13 +45,22 @@ class Sighting:
 
 class Recovery:
     def __init__(
-        self, *, database: Database, executor: Executor, service: RunService, lease: Lease, claims: ClaimLoop, settings: Settings
+        self,
+        *,
+        database: Database,
+        executor: Executor,
+        service: RunService,
+        lease: Lease,
+        claims: ClaimLoop,
+        live: Live,
+        settings: Settings,
     ) -> None:
         self._database = database
         self._executor = executor
         self._service = service
         self._lease = lease
         self._claims = claims
+        self._live = live
         self._settings = settings
         self._seen: dict[str, Sighting] = {}
         self._orphans: set[tuple[str, int]] = set()
@@ -66,14 +76,14 @@ class Recovery:
 
     async def look(self) -> None:
         """One round. Safe to run in every process at once."""
-        for worker in await self._database.read(worker_store.list_workers):
-            if worker.id == self._lease.worker_id:
-                continue
+        others = [w for w in await self._database.read(worker_store.list_workers) if w.id != self._lease.worker_id]
+        self._live.has_others = any(worker.dead_at is None for worker in others)
+        for worker in others:
             if worker.dead_at is not None or await self._has_died(worker):
                 await self._hand_back(worker)
         if lost := await self._database.write(run_store.hand_back_ownerless, now()):
             log.warning("runs of an unknown process handed back", runs=len(lost))
-            self._claims.wake()
+            self._wake()
         await self._give_back_orphans()
         for run in await self._database.read(run_store.unanswered_cancels, now() - self._settings.cancel_takeover_s):
             log.warning("cancel request unanswered; ending the run", run_id=run.id)
@@ -103,7 +113,7 @@ class Recovery:
         handed_back = await self._database.write(run_store.hand_back_runs_of, worker.id, now())
         if handed_back:
             log.warning("runs handed back", worker_id=worker.id, runs=len(handed_back))
-            self._claims.wake()
+            self._wake()
         elif worker.dead_at is not None and worker.dead_at < now() - KEEP_DEAD_S:
             await self._database.write(worker_store.release, worker.id)
 
@@ -114,8 +124,13 @@ class Recovery:
         for run_id, epoch in orphans & self._orphans:
             if await self._database.write(run_store.hand_back_lost, run_id, epoch, now()):
                 log.warning("run without an execution handed back", run_id=run_id)
-                self._claims.wake()
+                self._wake()
         self._orphans = orphans
+
+    def _wake(self) -> None:
+        """Have the runs that were handed back claimed, here or, if they are of agents that only others serve, there."""
+        self._claims.wake()
+        self._live.tell_due()
 
     async def _forget(self) -> None:
         if time.monotonic() - self._forgot_at < FORGET_EVERY_S and self._forgot_at:

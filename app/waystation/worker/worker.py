@@ -5,6 +5,9 @@ room for a waiting one, after the commit: so no run waits longer than the poll w
 
 A claim holds slots while it is on its way, and a run that could start at once finds them taken and has to wait in its turn. So no
 more are taken than runs are known to wait: those it was woken for, or else those that the store counts.
+
+What becomes due here and finds no slot is offered to other processes. What they tell is only looked for: to pass it on would send the
+same news round for ever.
 """
 
 import asyncio
@@ -14,6 +17,7 @@ from waystation.clock import now
 from waystation.db.engine import Database
 from waystation.domain.run import Run
 from waystation.errors import SessionTakenError, StoreUnavailableError
+from waystation.live.base import Live
 from waystation.runs.executor import Executor
 from waystation.runs.slots import Slots
 from waystation.store import runs as run_store
@@ -25,13 +29,22 @@ MOST_REPEATS = 5
 
 class Worker:
     def __init__(
-        self, *, database: Database, executor: Executor, registry: AgentRegistry, slots: Slots, lease: Lease, poll_s: float
+        self,
+        *,
+        database: Database,
+        executor: Executor,
+        registry: AgentRegistry,
+        slots: Slots,
+        lease: Lease,
+        live: Live,
+        poll_s: float,
     ) -> None:
         self._database = database
         self._executor = executor
         self._registry = registry
         self._slots = slots
         self._lease = lease
+        self._live = live
         self._poll_s = poll_s
         self._wake = asyncio.Event()
         self._woken = 0
@@ -42,10 +55,14 @@ class Worker:
         self._woken += 1
         self._wake.set()
 
+    def look(self) -> None:
+        """Another process has told that a run may be due."""
+        self._wake.set()
+
     def run_ended(self, run: Run, has_waiting_turn: bool) -> None:
-        """A slot is free again, and maybe a session."""
+        """A slot is free again, and maybe a session; or, in a drain, the run itself."""
         self._slots.give_back()
-        if has_waiting_turn or self._left_some or run.available_at > now():
+        if has_waiting_turn or self._left_some or run.available_at > now() or self._slots.closed:
             self.wake()
 
     async def run(self) -> None:
@@ -69,6 +86,8 @@ class Worker:
     async def _claim(self) -> bool:
         """Claim as much as fits. Whether to ask again at once: there may be more."""
         waiting, self._woken = self._woken, 0
+        if waiting > self._slots.free:
+            self._live.tell_due()
         if not waiting:
             waiting = await self._database.read(run_store.count_due, self._registry.ids, MOST_AT_ONCE, now())
         count = min(self._slots.free, waiting, MOST_AT_ONCE)
