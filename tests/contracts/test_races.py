@@ -312,8 +312,8 @@ async def test_crossed_batches_answer_busy_without_a_deadlock(engine: AsyncEngin
 async def test_crossed_ends_and_new_turns_do_not_deadlock(engine: AsyncEngine) -> None:
     await alone(engine, write, [starting("r1", "s1"), starting("r2", "s2")])
     batches = [ending("r1", "s1"), starting("n1", "s2")], [ending("r2", "s2"), starting("n2", "s1")]
-    async with asyncio.timeout(0.9):
-        answers = await asyncio.gather(*(alone(engine, write, list(batch)) for batch in batches))
+    # PostgreSQL would end one side of a deadlock with an error.
+    answers = await asyncio.gather(*(alone(engine, write, list(batch)) for batch in batches))
     assert [answer[0] for answer in answers] == [Stepped(True), Stepped(True)]
 
 
