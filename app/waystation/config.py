@@ -33,6 +33,8 @@ class Settings(BaseSettings):
     os_id: str = "waystation"
     os_name: str = "Waystation"
 
+    worker: bool = True
+    """Whether a server executes runs. If not, it only accepts and shows them, and others execute them."""
     worker_concurrency: int = Field(default=32, ge=1, le=10_000)
     """Runs that this process executes at the same time."""
     poll_s: float = Field(default=1.0, gt=0, le=60)

@@ -49,7 +49,7 @@ class Container:
         self.database = open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
         self.hub = Hub()
         self.ledger = Ledger(self.database)
-        self.slots = Slots(settings.worker_concurrency)
+        self.slots = Slots(settings.worker_concurrency if settings.worker else 0)
         self.tail = Tail(self.database, self.hub, settings.poll_s)
         self.lease = Lease(self.database, on_cancel=self._cancel_runs, on_dead=self._drop_runs)
         self.idle = IdleEnds(self.database, self.hub, self._agent_name, self._wake)
@@ -93,12 +93,18 @@ class Container:
             await agent.start()
         self.ledger.start()
         await self.lease.start()
-        for name, loop in (("worker", self.worker.run), ("tail", self.tail.run), ("recovery", self.recovery.run)):
+        loops = {"tail": self.tail.run, "recovery": self.recovery.run}
+        if self.settings.worker:
+            loops["worker"] = self.worker.run
+        for name, loop in loops.items():
             self._loops.append(asyncio.create_task(_supervised(name, loop), name=name))
         # What was imported by now lives as long as the process: a full collection need not walk it (it costs 30 ms under load).
         gc.collect()
         gc.freeze()
-        log.info("started", agents=len(self.registry), database=self.database.url.get_backend_name(), worker_id=self.lease.worker_id)
+        log.info(
+            "started", agents=len(self.registry), database=self.database.url.get_backend_name(), worker_id=self.lease.worker_id,
+            slots=self.slots.limit,
+        )  # fmt: skip
 
     def begin_drain(self) -> None:
         """Take no more runs, close streams, let running runs go on for the grace time, then hand them back. Idempotent."""
