@@ -22,6 +22,7 @@ from waystation.logs import get_logger
 from waystation.runs.continuation import ContinuationService
 from waystation.runs.executor import Executor
 from waystation.runs.idle import IdleEnds
+from waystation.runs.queue import QueueService
 from waystation.runs.service import RunService
 from waystation.runs.slots import Slots
 from waystation.runs.watch import Watch
@@ -51,7 +52,9 @@ class Container:
         self.ledger = Ledger(self.database)
         self.slots = Slots(settings.worker_concurrency if settings.worker else 0)
         self.tail = Tail(self.database, self.hub, settings.poll_s)
-        self.lease = Lease(self.database, on_cancel=self._cancel_runs, on_dead=self._drop_runs)
+        self.lease = Lease(
+            self.database, slots=self.slots.limit, agents=self.registry.ids, on_cancel=self._cancel_runs, on_dead=self._drop_runs
+        )
         self.idle = IdleEnds(self.database, self.hub, self._agent_name, self._wake)
         self.executor = Executor(
             database=self.database, ledger=self.ledger, hub=self.hub, registry=self.registry, settings=settings, idle=self.idle,
@@ -70,6 +73,7 @@ class Container:
             database=self.database, registry=self.registry, runs=self.runs, executor=self.executor, slots=self.slots,
             worker_id=self._worker_id, wake=self.worker.wake,
         )  # fmt: skip
+        self.queue = QueueService(database=self.database, registry=self.registry, runs=self.runs)
         self.sessions = SessionService(database=self.database, registry=self.registry, runs=self.runs)
         self.approvals = ApprovalService(self.database)
         self.recovery = Recovery(

@@ -139,6 +139,13 @@ class RunNotContinuableError(ConflictError):
         super().__init__(f"Run {run_id!r} is {status} and can't be continued.", run_id=run_id)
 
 
+class RunNotRequeuableError(ConflictError):
+    error_type = "run_not_requeuable"
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(f"Run {run_id!r} can't be queued again: {reason}.", run_id=run_id)
+
+
 class RequirementsOpenError(ConflictError):
     error_type = "requirements_open"
 

@@ -13,7 +13,8 @@ from support.store_ops import LATER, ending, lines, messages, starting, step_of,
 from waystation.db.engine import HOT_SETTINGS, Database
 from waystation.db.tables import attachments, run_events, run_messages, runs, sessions, workers
 from waystation.domain.lifecycle import RunStatus
-from waystation.store import accept, approvals, details, events
+from waystation.domain.page import PageRequest
+from waystation.store import accept, approvals, details, events, queue
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
 from waystation.store.batch import write
@@ -21,7 +22,7 @@ from waystation.store.batch import write
 SESSIONS, TURNS = 200, 30
 TABLES = {"sessions", "runs", "run_events", "run_messages", "attachments", "approvals"}
 # A walk of one of these costs what is unfinished, not what was ever stored.
-OF_UNFINISHED = ("ix_runs_due", "ix_runs_running", "uq_runs_holder", "ix_runs_unfinished")
+OF_UNFINISHED = ("ix_runs_due", "ix_runs_running", "uq_runs_holder", "ix_runs_unfinished", "ix_runs_set_aside")
 
 Function = Callable[[sa.Connection], Any]
 
@@ -88,7 +89,11 @@ OTHERS: dict[str, Function] = {
     "what is due": lambda conn: run_store.count_due(conn, ["a", "b"], 8, LATER),
     "when the next run is due": lambda conn: run_store.next_due_at(conn, 0.0),
     "the turn in flight": lambda conn: run_store.find_in_flight(conn, "s100"),
-    "the queue": lambda conn: run_store.queue_stats(conn, LATER),
+    "the queue": lambda conn: queue.read_state(conn, LATER),
+    "a page of what has not completed": lambda conn: queue.list_jobs(
+        conn, [status for status in queue.HAS_STATUS if status is not RunStatus.COMPLETED], PageRequest(page=2), descending=True
+    ),
+    "a job": lambda conn: queue.find_job(conn, "r-s1-3"),
     "a session": lambda conn: session_store.find(conn, "s1"),
     "the unfinished runs of a session": lambda conn: session_store.unfinished_runs(conn, "s100"),
     "the approvals of a run": lambda conn: approvals.of_run(conn, "r-s1-3"),

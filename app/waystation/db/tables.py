@@ -121,6 +121,8 @@ _run_index("ix_runs_user", "user_id", "seq")  # the runs of a user
 _run_index("ix_runs_agent", "agent_id", "seq")  # the runs of an agent
 _run_index("ix_runs_due", "seq", where="status = 'PENDING'")  # the claim
 _run_index("ix_runs_waiting_user", "user_id", where="status = 'PENDING'")  # the bound on waiting runs of a user
+# What has stopped without completing, for the queue's views. They name this condition word for word.
+_run_index("ix_runs_set_aside", "status", "seq", where="status IN ('PAUSED', 'CANCELLED', 'ERROR')")
 _run_index("ix_runs_running", "worker_id", where="status = 'RUNNING'")  # recovery: the runs of a dead worker
 _run_index("uq_runs_holder", "session_id", where="holds_session", unique=True)  # one turn per session
 _run_index("uq_runs_key", "idempotency_scope", "agent_id", "idempotency_key", where="idempotency_key IS NOT NULL", unique=True)
@@ -200,6 +202,8 @@ workers = sa.Table(
     _text("boot_id", null=False),
     sa.Column("pid", Int, nullable=False),
     _text("process_started", null=False),
+    _int("slots"),
+    sa.Column("agents", Text, nullable=False, server_default="[]"),
     _int("renewals"),
     _at("started_at", null=False),
     _at("renewed_at", null=False),
