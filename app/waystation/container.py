@@ -32,6 +32,7 @@ from waystation.store.ledger import Ledger
 from waystation.worker.health import HealthService
 from waystation.worker.lease import Lease
 from waystation.worker.recovery import Recovery
+from waystation.worker.retention import Retention
 from waystation.worker.worker import Worker
 
 log = get_logger(__name__)
@@ -80,6 +81,7 @@ class Container:
             database=self.database, executor=self.executor, service=self.runs, lease=self.lease, claims=self.worker,
             settings=settings,
         )  # fmt: skip
+        self.retention = Retention(self.database, settings)
         self.health = HealthService(database=self.database, ledger=self.ledger, slots=self.slots, lease=self.lease, hub=self.hub)
         self.draining = asyncio.Event()
         """Set when the process begins to shut down: streams are closed with a hint."""
@@ -97,7 +99,7 @@ class Container:
             await agent.start()
         self.ledger.start()
         await self.lease.start()
-        loops = {"tail": self.tail.run, "recovery": self.recovery.run}
+        loops = {"tail": self.tail.run, "recovery": self.recovery.run, "retention": self.retention.run}
         if self.settings.worker:
             loops["worker"] = self.worker.run
         for name, loop in loops.items():

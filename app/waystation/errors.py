@@ -122,7 +122,7 @@ class RunDeletedError(ConflictError):
     error_type = "run_deleted"
 
     def __init__(self) -> None:
-        super().__init__("This Idempotency-Key belongs to a run whose session was deleted.")
+        super().__init__("This Idempotency-Key belongs to a run that was deleted.")
 
 
 class RunInFlightError(ConflictError):

@@ -14,7 +14,7 @@ from waystation.db.engine import HOT_SETTINGS, Database
 from waystation.db.tables import attachments, run_events, run_messages, runs, sessions, workers
 from waystation.domain.lifecycle import RunStatus
 from waystation.domain.page import PageRequest
-from waystation.store import accept, approvals, details, events, queue
+from waystation.store import accept, approvals, details, events, queue, retention
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
 from waystation.store.batch import write
@@ -93,6 +93,8 @@ OTHERS: dict[str, Function] = {
     "a page of what has not completed": lambda conn: queue.list_jobs(
         conn, [status for status in queue.HAS_STATUS if status is not RunStatus.COMPLETED], PageRequest(page=2), descending=True
     ),
+    "removing logs": lambda conn: retention.remove_logs(conn, LATER, (3.0, 10), 50),
+    "removing runs": lambda conn: retention.remove_runs(conn, LATER, (3.0, 10), 50),
     "a job": lambda conn: queue.find_job(conn, "r-s1-3"),
     "a session": lambda conn: session_store.find(conn, "s1"),
     "the unfinished runs of a session": lambda conn: session_store.unfinished_runs(conn, "s100"),
@@ -112,9 +114,9 @@ def fill(conn: sa.Connection) -> None:
     common = {
         "agent_id": "a", "kind": "turn", "available_at": 1.0, "timeout_s": 60.0, "on_disconnect": "continue", "idempotency_scope": "",
         "idempotency_key": None, "input": '{"message":"x"}', "created_at": 1.0, "epoch": 1, "next_index": 2, "worker_id": None,
-        "holds_session": False, "status": "COMPLETED", "cancel_requested": False,
+        "holds_session": False, "status": "COMPLETED", "cancel_requested": False, "finished_at": None,
     }  # fmt: skip
-    done = [common | {"id": f"r-{name}-{n}", "session_id": name} for n in range(TURNS) for name in names]
+    done = [common | {"finished_at": 4.0} | {"id": f"r-{name}-{n}", "session_id": name} for n in range(TURNS) for name in names]
     for n, row in enumerate(done[::10]):
         row["idempotency_key"] = f"k{n}"
     runs_now = common | {"status": "RUNNING", "holds_session": True, "next_index": 1}

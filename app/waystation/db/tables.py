@@ -129,6 +129,8 @@ _run_index("uq_runs_key", "idempotency_scope", "agent_id", "idempotency_key", wh
 # Covers all that is asked of unfinished runs; else SQLite may take ix_runs_session and walk the whole session.
 _run_index("ix_runs_unfinished", "session_id", "seq", "holds_session", "status", where="holds_session OR status = 'PENDING'")
 _run_index("ix_runs_key_age", "created_at", where="idempotency_key IS NOT NULL")  # forgetting keys by age
+_run_index("ix_runs_finished", "finished_at", "seq", where="finished_at IS NOT NULL")  # retention: what ended before a time
+_run_index("ix_runs_source", "forked_from_run_id", where="forked_from_run_id IS NOT NULL")  # retention: what goes on from a run
 
 run_events = sa.Table(
     "run_events",
@@ -210,7 +212,7 @@ workers = sa.Table(
     _at("dead_at"),
 )
 
-# What is left of an Idempotency-Key whose session was deleted: it must not start a second run.
+# What is left of an Idempotency-Key whose run was deleted: it must not start a second one.
 deleted_keys = sa.Table(
     "deleted_keys",
     metadata,
@@ -219,6 +221,7 @@ deleted_keys = sa.Table(
     sa.Column("idempotency_key", Text, primary_key=True),
     _at("created_at", null=False),
 )
+sa.Index("ix_deleted_keys_age", deleted_keys.c.created_at)  # forgetting keys by age
 
 BY_SESSION = (run_events, run_messages, attachments, approvals)
-"""Tables whose rows go when their session is deleted, besides `runs` and `sessions` themselves."""
+"""Tables whose rows go when their run or its session is deleted, besides `runs` and `sessions` themselves."""
