@@ -1,5 +1,6 @@
 """What is removed by age, and what stays, on both databases; what a viewer of a removed log is told."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,7 +15,6 @@ from waystation.runs.request import ContinueRequest
 from waystation.store import retention
 
 DAY_S = 86_400.0
-COUNTS = "SELECT count(*) FROM"
 
 
 @pytest.fixture
@@ -72,7 +72,6 @@ async def test_a_log_that_is_too_long_for_a_slice_loses_its_beginning_first(keep
     run_id = await aged(keeping, 2, "slow 5 20")
     few = sa.delete(retention.run_events).where(retention._segments.in_(retention._of_logs.limit(2)))
     monkeypatch.setattr(retention, "REMOVE_SEGMENTS", few)
-    monkeypatch.setattr(retention, "MOST_SEGMENTS", 2)
     place = await keeping.container.database.write(retention.remove_logs, now(), retention.START, 10)
     first, *rest = await seen(keeping, run_id)
     assert (place, isinstance(first, Gap), isinstance(rest[-1], Segment)) == (retention.START, True, True)
@@ -111,3 +110,13 @@ async def test_the_key_of_a_removed_run_does_not_start_it_again(keeping: Process
     await aged(keeping, 20)
     await keeping.container.retention.remove()
     assert [tuple(row) for row in await keeping.sql("SELECT agent_id, idempotency_key FROM deleted_keys")] == [("native", "k")]
+
+
+async def test_two_processes_remove_at_once(keeping: Process, database_url: str) -> None:
+    old = [await aged(keeping, 20, "chunks 30") for _ in range(30)]
+    young = [await aged(keeping, 2) for _ in range(20)]
+    async with process(database_url, stub_agents(), keep_logs_days=1, keep_runs_days=10) as second:
+        await asyncio.gather(*(server.container.retention.remove() for server in (keeping, second)))
+    assert await run_ids(keeping) == young and not set(old) & set(young)
+    left = await rows_of_session(keeping.container.database, "s")
+    assert (left["runs"], left.get("run_events")) == (20, None)

@@ -36,6 +36,7 @@ _of_logs = (
     .order_by(run_events.c.run_id, run_events.c.first_index)
     .limit(MOST_SEGMENTS)
 )
+ANY_SEGMENT = sa.select(run_events.c.run_id).where(run_events.c.run_id.in_(sa.bindparam("runs", expanding=True))).limit(1)
 REMOVE_SEGMENTS = sa.delete(run_events).where(_segments.in_(_of_logs))
 
 # What the next turn of its session goes on from, and all that came after it, is kept; so is what a sibling goes on from, whose files
@@ -62,8 +63,9 @@ def remove_logs(conn: sa.Connection, before: float, place: Place, count: int) ->
     ended = _ended(conn, before, place, count)
     if not ended:
         return None
-    removed = conn.execute(REMOVE_SEGMENTS, {"runs": [row.id for row in ended]}).rowcount
-    return place if removed == MOST_SEGMENTS else _place_of(ended)
+    ids = {"runs": [row.id for row in ended]}
+    conn.execute(REMOVE_SEGMENTS, ids)
+    return place if conn.execute(ANY_SEGMENT, ids).first() else _place_of(ended)
 
 
 def remove_runs(conn: sa.Connection, before: float, place: Place, count: int) -> Place | None:
