@@ -33,6 +33,8 @@ class Settings(BaseSettings):
     os_id: str = "waystation"
     os_name: str = "Waystation"
 
+    worker: bool = True
+    """Whether a server executes runs. If not, it only accepts and shows them, and others execute them."""
     worker_concurrency: int = Field(default=32, ge=1, le=10_000)
     """Runs that this process executes at the same time."""
     poll_s: float = Field(default=1.0, gt=0, le=60)
@@ -52,5 +54,9 @@ class Settings(BaseSettings):
     max_form_fields: int = Field(default=1_000, ge=1)
     idempotency_days: float = Field(default=7.0, gt=0)
     """How long an Idempotency-Key is kept."""
+    keep_logs_days: float | None = Field(default=None, gt=0)
+    """How long the log of a run is kept after its end; None for ever. The run itself, its answer and messages stay."""
+    keep_runs_days: float | None = Field(default=None, gt=0)
+    """How long a run is kept after its end, with all of it; None for ever. What a session goes on from stays."""
     ping_s: float = Field(default=15.0, gt=0, le=15)
     """Longest silence of an event stream before a comment is sent."""

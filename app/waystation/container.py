@@ -28,6 +28,7 @@ from waystation.logs import get_logger
 from waystation.runs.continuation import ContinuationService
 from waystation.runs.executor import Executor
 from waystation.runs.idle import IdleEnds
+from waystation.runs.queue import QueueService
 from waystation.runs.service import RunService
 from waystation.runs.slots import Slots
 from waystation.runs.watch import Watch
@@ -38,6 +39,7 @@ from waystation.worker.cancels import CancelRequests
 from waystation.worker.health import HealthService
 from waystation.worker.lease import Lease
 from waystation.worker.recovery import Recovery
+from waystation.worker.retention import Retention
 from waystation.worker.worker import Worker
 
 log = get_logger(__name__)
@@ -57,9 +59,11 @@ class Container:
         self.live = self._open_live()
         self.hub = Hub(self.live)
         self.ledger = Ledger(self.database)
-        self.slots = Slots(settings.worker_concurrency)
+        self.slots = Slots(settings.worker_concurrency if settings.worker else 0)
         self.tail = Tail(self.database, self.hub, settings.poll_s)
-        self.lease = Lease(self.database, on_cancel=self._cancel_runs, on_dead=self._drop_runs)
+        self.lease = Lease(
+            self.database, slots=self.slots.limit, agents=self.registry.ids, on_cancel=self._cancel_runs, on_dead=self._drop_runs
+        )
         self.idle = IdleEnds(self.database, self.hub, self._agent_name, self._wake)
         self.executor = Executor(
             database=self.database, ledger=self.ledger, hub=self.hub, registry=self.registry, settings=settings, idle=self.idle,
@@ -79,6 +83,7 @@ class Container:
             database=self.database, registry=self.registry, runs=self.runs, executor=self.executor, slots=self.slots,
             worker_id=self._worker_id, wake=self.worker.wake,
         )  # fmt: skip
+        self.queue = QueueService(database=self.database, registry=self.registry, runs=self.runs)
         self.sessions = SessionService(database=self.database, registry=self.registry, runs=self.runs)
         self.approvals = ApprovalService(self.database)
         self.recovery = Recovery(
@@ -88,6 +93,7 @@ class Container:
         self.health = HealthService(
             database=self.database, ledger=self.ledger, slots=self.slots, lease=self.lease, hub=self.hub, live=self.live
         )  # fmt: skip
+        self.retention = Retention(self.database, settings)
         self.draining = asyncio.Event()
         """Set when the process begins to shut down: streams are closed with a hint."""
         self._loops: list[asyncio.Task[None]] = []
@@ -105,15 +111,20 @@ class Container:
         self.ledger.start()
         await self.lease.start()
         loops = {
-            "worker": self.worker.run, "tail": self.tail.run, "recovery": self.recovery.run, "cancels": self.cancels.run,
+            "tail": self.tail.run, "recovery": self.recovery.run, "cancels": self.cancels.run, "retention": self.retention.run,
             "live": self.live.run,
         }  # fmt: skip
+        if self.settings.worker:
+            loops["worker"] = self.worker.run
         for name, loop in loops.items():
             self._loops.append(asyncio.create_task(_supervised(name, loop), name=name))
         # What was imported by now lives as long as the process: a full collection need not walk it (it costs 30 ms under load).
         gc.collect()
         gc.freeze()
-        log.info("started", agents=len(self.registry), database=self.database.url.get_backend_name(), worker_id=self.lease.worker_id)
+        log.info(
+            "started", agents=len(self.registry), database=self.database.url.get_backend_name(), worker_id=self.lease.worker_id,
+            slots=self.slots.limit,
+        )  # fmt: skip
 
     def begin_drain(self) -> None:
         """Take no more runs, close streams, let running runs go on for the grace time, then hand them back. Idempotent."""

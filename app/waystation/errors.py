@@ -122,7 +122,7 @@ class RunDeletedError(ConflictError):
     error_type = "run_deleted"
 
     def __init__(self) -> None:
-        super().__init__("This Idempotency-Key belongs to a run whose session was deleted.")
+        super().__init__("This Idempotency-Key belongs to a run that was deleted.")
 
 
 class RunInFlightError(ConflictError):
@@ -137,6 +137,13 @@ class RunNotContinuableError(ConflictError):
 
     def __init__(self, run_id: str, status: str) -> None:
         super().__init__(f"Run {run_id!r} is {status} and can't be continued.", run_id=run_id)
+
+
+class RunNotRequeuableError(ConflictError):
+    error_type = "run_not_requeuable"
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(f"Run {run_id!r} can't be queued again: {reason}.", run_id=run_id)
 
 
 class RequirementsOpenError(ConflictError):

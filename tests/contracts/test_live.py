@@ -90,6 +90,17 @@ async def test_a_run_that_finds_no_slot_here_starts_elsewhere(pair: Pair) -> Non
     assert pair.b.container.executor.running == {ticket.run_id: 1}
 
 
+async def test_a_run_of_a_process_that_executes_nothing_starts_elsewhere(wiring: dict[str, Any]) -> None:
+    (agent, gate), (same, gate_of_b) = gated("small"), gated("small")
+    async with process(agents=[agent], worker=False, **RARE, **wiring) as a, process(agents=[same], **RARE, **wiring) as b:
+        await Pair(a, b, gate, gate_of_b).know_each_other()
+        ticket = await a.submit()
+        async with asyncio.timeout(SOON_S):
+            await gate_of_b.reached.wait()
+        assert b.container.executor.running == {ticket.run_id: 1}
+        gate_of_b.opened.set()
+
+
 async def test_what_a_drain_hands_back_starts_elsewhere(pair: Pair) -> None:
     ticket = await pair.a.submit(max_attempts=2)
     await pair.gate.reached.wait()

@@ -13,7 +13,8 @@ from support.store_ops import LATER, ending, interrupting, lines, messages, star
 from waystation.db.engine import HOT_SETTINGS, Database
 from waystation.db.tables import attachments, run_events, run_messages, runs, sessions, workers
 from waystation.domain.lifecycle import RunStatus
-from waystation.store import accept, approvals, details, events, line
+from waystation.domain.page import PageRequest
+from waystation.store import accept, approvals, details, events, line, queue, retention
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
 from waystation.store.batch import write
@@ -21,7 +22,7 @@ from waystation.store.batch import write
 SESSIONS, TURNS = 200, 30
 TABLES = {"sessions", "runs", "run_events", "run_messages", "attachments", "approvals"}
 # A walk of one of these costs what is unfinished, not what was ever stored.
-OF_UNFINISHED = ("ix_runs_due", "ix_runs_running", "uq_runs_holder", "ix_runs_unfinished")
+OF_UNFINISHED = ("ix_runs_due", "ix_runs_running", "uq_runs_holder", "ix_runs_unfinished", "ix_runs_set_aside")
 
 Function = Callable[[sa.Connection], Any]
 
@@ -96,7 +97,13 @@ OTHERS: dict[str, Function] = {
     "when the next run is due": lambda conn: run_store.next_due_at(conn, 0.0),
     "the turn in flight": lambda conn: run_store.find_in_flight(conn, "s100"),
     "the places of waiting runs": lambda conn: line.queue_positions(conn, ["r-s121-wait", "r-s152-wait"]),
-    "the queue": lambda conn: run_store.queue_stats(conn, LATER),
+    "the queue": lambda conn: queue.read_state(conn, LATER),
+    "a page of what has not completed": lambda conn: queue.list_jobs(
+        conn, [status for status in queue.HAS_STATUS if status is not RunStatus.COMPLETED], PageRequest(page=2), descending=True
+    ),
+    "removing logs": lambda conn: retention.remove_logs(conn, LATER, (3.0, 10), 50),
+    "removing runs": lambda conn: retention.remove_runs(conn, LATER, (3.0, 10), 50),
+    "a job": lambda conn: queue.find_job(conn, "r-s1-3"),
     "a session": lambda conn: session_store.find(conn, "s1"),
     "the unfinished runs of a session": lambda conn: session_store.unfinished_runs(conn, "s100"),
     "the approvals of a run": lambda conn: approvals.of_run(conn, "r-s1-3"),
@@ -115,9 +122,9 @@ def fill(conn: sa.Connection) -> None:
     common = {
         "agent_id": "a", "kind": "turn", "available_at": 1.0, "timeout_s": 60.0, "on_disconnect": "continue", "idempotency_scope": "",
         "idempotency_key": None, "input": '{"message":"x"}', "created_at": 1.0, "epoch": 1, "next_index": 2, "worker_id": None,
-        "holds_session": False, "status": "COMPLETED", "cancel_requested": False,
+        "holds_session": False, "status": "COMPLETED", "cancel_requested": False, "finished_at": None,
     }  # fmt: skip
-    done = [common | {"id": f"r-{name}-{n}", "session_id": name} for n in range(TURNS) for name in names]
+    done = [common | {"finished_at": 4.0} | {"id": f"r-{name}-{n}", "session_id": name} for n in range(TURNS) for name in names]
     for n, row in enumerate(done[::10]):
         row["idempotency_key"] = f"k{n}"
     runs_now = common | {"status": "RUNNING", "holds_session": True, "next_index": 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.e2e_history import History, problems, read_history
+from support.e2e_history import History, check_ends, problems, read_history
 from support.e2e_load import Load
 from support.e2e_viewer import until
 from support.server import Server
@@ -55,15 +55,6 @@ async def history_after_kills(url: str, folder: Path, kills: int) -> tuple[Histo
         f"{sum(v.cuts for v in load.viewers)} cuts; {dict(history.count())}"
     )
     return history, [*load.problems, *problems(history, load.viewers), *log]
-
-
-def check_ends(history: History, max_takeovers: int = 3) -> list[str]:
-    """Runs whose agent can go on must have completed, unless their process was lost too often."""
-    return [
-        f"{run.row['id']} ended {run.row['status']} after {run.row['takeovers']} takeovers: {run.row['error']}"
-        for run in history.runs.values()
-        if run.row["status"] != "COMPLETED" and not (run.row["agent_id"] == "ext" or run.row["takeovers"] > max_takeovers)
-    ]
 
 
 @pytest.mark.timeout(220)

@@ -166,3 +166,12 @@ def _of_sessions(history: History) -> list[str]:
                 found.append(f"in session {session} {later['id']} began before {earlier['id']} had ended")
     keys = Counter(run.row["idempotency_key"] for run in history.runs.values() if run.row["idempotency_key"])
     return found + [f"key {key} made {count} runs" for key, count in keys.items() if count > 1]
+
+
+def check_ends(history: History, max_takeovers: int = 3) -> list[str]:
+    """Runs whose agent can go on must have completed, unless their process was lost too often."""
+    return [
+        f"{run.row['id']} ended {run.row['status']} after {run.row['takeovers']} takeovers: {run.row['error']}"
+        for run in history.runs.values()
+        if run.row["status"] != "COMPLETED" and not (run.row["agent_id"] == "ext" or run.row["takeovers"] > max_takeovers)
+    ]

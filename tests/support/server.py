@@ -1,4 +1,4 @@
-"""Real server processes for the tests: `waystation serve` of the scripted agents, on a port of its own."""
+"""Real processes for the tests: `waystation serve` and `waystation worker` of the scripted agents."""
 
 import contextlib
 import os
@@ -28,7 +28,9 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 class Server:
-    """One server process of the agents in a file. `log` is what it wrote so far."""
+    """One server process of the agents in a file, on a port of its own. `log` is what it wrote so far."""
+
+    command = "serve"
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Server:
         """Begin to start."""
         with self._log_file.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "waystation.cli.main", "serve", self._agents],
+                [sys.executable, "-m", "waystation.cli.main", self.command, self._agents],
                 cwd=ROOT, env=clean_environment(**self._settings), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
             )  # fmt: skip
 
@@ -99,9 +101,22 @@ class Server:
         return httpx.AsyncClient(base_url=self.base, timeout=20, trust_env=False, **more)  # type: ignore[arg-type]
 
 
+class WorkerProcess(Server):
+    """A process that only executes. It answers no request: its log says when it is ready."""
+
+    command = "worker"
+
+    def wait_until_healthy(self, within_s: float = 20.0) -> None:
+        end = time.monotonic() + within_s
+        while " started agents=3 " not in self.log:
+            assert self.process is not None and self.process.poll() is None, self.log[-2000:]
+            assert time.monotonic() < end, f"the worker did not start within {within_s} s: {self.log[-2000:]}"
+            time.sleep(0.05)
+
+
 @contextlib.contextmanager
-def running(database_url: str, folder: Path, **settings: object) -> Iterator[Server]:
-    server = Server(database_url, folder, **settings)
+def running(database_url: str, folder: Path, kind: type[Server] = Server, **settings: object) -> Iterator[Server]:
+    server = kind(database_url, folder, **settings)
     try:
         yield server.start()
     finally:

@@ -21,7 +21,7 @@ from waystation.config import Settings
 from waystation.container import Container
 from waystation.db import schema
 from waystation.db.engine import Database, open_database
-from waystation.db.tables import workers
+from waystation.db.tables import runs, workers
 from waystation.domain.lifecycle import RunStatus
 from waystation.errors import StoreUnavailableError
 from waystation.store import runs as run_store
@@ -95,7 +95,7 @@ def told() -> Told:
 @pytest.fixture
 async def lease(wire: Wire, told: Told, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lease]:
     monkeypatch.setattr(lease_module, "RENEW_S", 0.01)
-    found = Lease(wire, on_cancel=told.cancel, on_dead=told.die)  # type: ignore[arg-type]
+    found = Lease(wire, slots=1, agents=["a"], on_cancel=told.cancel, on_dead=told.die)  # type: ignore[arg-type]
     await found.start()
     try:
         yield found
@@ -187,7 +187,7 @@ async def test_a_lease_outlives_an_error_that_nobody_expected(lease: Lease, wire
 
 
 async def test_a_closed_lease_leaves_no_row(database: Database, wire: Wire, told: Told) -> None:
-    closing = Lease(wire, on_cancel=told.cancel, on_dead=told.die)  # type: ignore[arg-type]
+    closing = Lease(wire, slots=1, agents=["a"], on_cancel=told.cancel, on_dead=told.die)  # type: ignore[arg-type]
     await closing.start()
     await closing.close()
     assert (await lease_rows(database), closing.is_held) == ({}, False)
@@ -417,3 +417,10 @@ class Outage:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
+
+
+async def test_stuck_runs_are_told_once(database: Database, container: Container, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    await commit(database, starting("r", worker_id="w"))
+    await execute(database, sa.update(runs).values(worker_id=None))
+    await looks(container, clock, 3)
+    assert [record.levelname for record in caplog.records if "stuck" in record.message] == ["ERROR"]

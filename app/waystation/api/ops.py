@@ -1,4 +1,4 @@
-"""What the server says of itself: `/`, `/health`, `/info`, `/config`, `/queue/stats`; and what it does not offer yet."""
+"""What the server says of itself: `/`, `/health`, `/info`, `/config`; and what it does not offer yet."""
 
 from typing import Any
 
@@ -96,12 +96,6 @@ async def list_teams() -> Response:
 async def list_workflows() -> Response:
     """Always empty: clients of AgentOS ask for it."""
     return json_response([])
-
-
-@router.get("/queue/stats", operation_id="queue_stats", response_model=dict[str, Any], responses=errors(503))
-async def queue_stats(container: ContainerDep) -> Response:
-    """What waits and runs, how old the oldest waiting run is, and the processes that execute."""
-    return json_response(await container.health.queue_stats())
 
 
 async def absent(request: Request) -> Response:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from waystation.agents.base import BaseAgent
     from waystation.config import Settings
 
 app = typer.Typer(name="waystation", help="A server for AI agents whose runs are durable records.", no_args_is_help=True)
 
-TargetArgument = Annotated[
-    str | None, typer.Argument(help="Your agents: a file, or package.module:attribute. Without it the demo agent is served.")
-]
+TargetArgument = Annotated[str | None, typer.Argument(help="Your agents: a file, or package.module:attribute. Without it, the demo agent.")]
 
 
 @contextmanager
@@ -60,26 +59,41 @@ def serve(
     target: TargetArgument = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default WAYSTATION_HOST or 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; default WAYSTATION_PORT or 7777.")] = None,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Execute nothing: leave that to `waystation worker`.")] = False,
 ) -> None:
     """Serve agents over HTTP."""
-    from waystation.agents.base import BaseAgent
-    from waystation.cli.load import load_agents
+    from waystation.config import Settings
     from waystation.main import Waystation
     from waystation.serving import run_server
 
     with told_in_a_line():
-        if target is None:
-            from waystation.agents.native.demo_agent import demo_agent
-
-            agents: list[BaseAgent] = [demo_agent()]
-        else:
-            agents = load_agents(target)
-        server = Waystation(agents=agents)
+        agents = _agents(target)
+        server = Waystation(agents=agents, settings=Settings(worker=False) if no_worker else Settings())
         asyncio.run(prepare(server.settings))
     address = host or server.settings.host
     number = server.settings.port if port is None else port
     typer.echo(f"Waystation serves {', '.join(agent.id for agent in agents)} on http://{address}:{number}  (docs at /docs)")
     run_server(server.app, server.settings, host=host, port=port)
+
+
+@app.command()
+def worker(target: TargetArgument = None) -> None:
+    """Execute runs of agents, without HTTP."""
+    from waystation.cli.worker import run_worker
+    from waystation.config import Settings
+
+    with told_in_a_line():
+        run_worker(Settings(worker=True), _agents(target))
+
+
+def _agents(target: str | None) -> "list[BaseAgent]":
+    if target is None:
+        from waystation.agents.native.demo_agent import demo_agent
+
+        return [demo_agent()]
+    from waystation.cli.load import load_agents
+
+    return load_agents(target)
 
 
 @app.command()

@@ -123,12 +123,16 @@ _run_index("ix_runs_user", "user_id", "seq")  # the runs of a user
 _run_index("ix_runs_agent", "agent_id", "seq")  # the runs of an agent
 _run_index("ix_runs_due", "seq", where="status = 'PENDING'")  # the claim
 _run_index("ix_runs_waiting_user", "user_id", where="status = 'PENDING'")  # the bound on waiting runs of a user
+# What has stopped without completing, for the queue's views. They name this condition word for word.
+_run_index("ix_runs_set_aside", "status", "seq", where="status IN ('PAUSED', 'CANCELLED', 'ERROR')")
 _run_index("ix_runs_running", "worker_id", where="status = 'RUNNING'")  # recovery: the runs of a dead worker
 _run_index("uq_runs_holder", "session_id", where="holds_session", unique=True)  # one turn per session
 _run_index("uq_runs_key", "idempotency_scope", "agent_id", "idempotency_key", where="idempotency_key IS NOT NULL", unique=True)
 # Covers all that is asked of unfinished runs; else SQLite may take ix_runs_session and walk the whole session.
 _run_index("ix_runs_unfinished", "session_id", "seq", "holds_session", "status", "goes_first", where="holds_session OR status = 'PENDING'")
 _run_index("ix_runs_key_age", "created_at", where="idempotency_key IS NOT NULL")  # forgetting keys by age
+_run_index("ix_runs_finished", "finished_at", "seq", where="finished_at IS NOT NULL")  # retention: what ended before a time
+_run_index("ix_runs_source", "forked_from_run_id", where="forked_from_run_id IS NOT NULL")  # retention: what goes on from a run
 
 run_events = sa.Table(
     "run_events",
@@ -202,13 +206,15 @@ workers = sa.Table(
     _text("boot_id", null=False),
     sa.Column("pid", Int, nullable=False),
     _text("process_started", null=False),
+    _int("slots"),
+    sa.Column("agents", Text, nullable=False, server_default="[]"),
     _int("renewals"),
     _at("started_at", null=False),
     _at("renewed_at", null=False),
     _at("dead_at"),
 )
 
-# What is left of an Idempotency-Key whose session was deleted: it must not start a second run.
+# What is left of an Idempotency-Key whose run was deleted: it must not start a second one.
 deleted_keys = sa.Table(
     "deleted_keys",
     metadata,
@@ -217,6 +223,7 @@ deleted_keys = sa.Table(
     sa.Column("idempotency_key", Text, primary_key=True),
     _at("created_at", null=False),
 )
+sa.Index("ix_deleted_keys_age", deleted_keys.c.created_at)  # forgetting keys by age
 
 BY_SESSION = (run_events, run_messages, attachments, approvals)
-"""Tables whose rows go when their session is deleted, besides `runs` and `sessions` themselves."""
+"""Tables whose rows go when their run or its session is deleted, besides `runs` and `sessions` themselves."""

@@ -2,6 +2,8 @@
 
 
 class Slots:
+    """`limit` is 0 in a process that executes nothing."""
+
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0

@@ -59,11 +59,11 @@ def read_turn(conn: sa.Connection, run: Run, history_runs: int) -> StoredTurn:
         history=history.get(run.session_id, []),
         messages=events.messages_of(conn, [run.id]).get(run.id, []) if begun else [],
         segments=events.read_all(conn, run.id) if run.next_index > 0 else [],
-        attachments=_attachments(conn, run) if run.input.files else [],
+        attachments=files_of(conn, run) if run.input.files else [],
     )
 
 
-def _attachments(conn: sa.Connection, run: Run) -> list[Attachment]:
+def files_of(conn: sa.Connection, run: Run) -> list[Attachment]:
     """The files of a run. A sibling has those of its source."""
     owner: Run | None = run
     while owner is not None:

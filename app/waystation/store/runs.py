@@ -5,7 +5,6 @@ The only module besides the ledger's statements that writes a status. Every chan
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -339,14 +338,3 @@ def list_runs(
     rows = conn.execute(sa.select(*RUN_COLUMNS).where(*conditions).order_by(order).limit(request.limit).offset(request.offset)).all()
     total = conn.execute(sa.select(sa.func.count()).select_from(runs).where(*conditions)).scalar_one()
     return Page(items=[run_from_row(row) for row in rows], total=total, request=request)
-
-
-def queue_stats(conn: sa.Connection, at: float) -> dict[str, Any]:
-    """How many runs wait and run, and how old the oldest waiting one is. Read through the partial indexes."""
-    waiting = sa.select(sa.func.count(), sa.func.min(runs.c.created_at)).where(runs.c.status == PENDING)
-    running = sa.select(sa.func.count()).where(runs.c.status == RUNNING)
-    queued, oldest = conn.execute(waiting).one()
-    return {
-        "counts": {"queued": queued, "running": conn.execute(running).scalar_one()},
-        "oldest_queued_age_seconds": None if oldest is None else round(at - oldest, 3),
-    }

@@ -162,5 +162,6 @@ def forget_old_keys(conn: sa.Connection, before: float, limit: int) -> int:
     """Forget Idempotency-Keys older than a time, `limit` at most; how many were forgotten."""
     old = sa.select(runs.c.seq).where(runs.c.idempotency_key.is_not(None), runs.c.created_at < before).limit(limit)
     forgotten = conn.execute(sa.update(runs).where(runs.c.seq.in_(old)).values(idempotency_key=None)).rowcount
-    conn.execute(sa.delete(deleted_keys).where(deleted_keys.c.created_at < before))
-    return int(forgotten)
+    key = sa.tuple_(*deleted_keys.primary_key.columns)
+    old_marks = sa.select(*deleted_keys.primary_key.columns).where(deleted_keys.c.created_at < before).limit(limit)
+    return max(forgotten, conn.execute(sa.delete(deleted_keys).where(key.in_(old_marks))).rowcount)

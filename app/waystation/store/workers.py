@@ -6,13 +6,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from waystation.db.tables import workers
+from waystation.store.rows import dumps, loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """A process that executes runs. `renewals` counts up while it lives; `dead_at` is when its death was written.
 
-    `boot_id`, `pid` and `process_started` say which process of which start of which machine it is.
+    `boot_id`, `pid` and `process_started` say which process of which start of which machine it is. It executes `slots` runs of its
+    `agents` at a time, or none.
     """
 
     id: str
@@ -20,6 +22,8 @@ class Worker:
     boot_id: str
     pid: int
     process_started: str
+    slots: int = 0
+    agents: tuple[str, ...] = ()
     renewals: int = 0
     started_at: float = 0.0
     renewed_at: float = 0.0
@@ -27,7 +31,8 @@ class Worker:
 
 
 def register(conn: sa.Connection, worker: Worker) -> None:
-    conn.execute(sa.insert(workers).values(**{name: getattr(worker, name) for name in Worker.__slots__}))
+    values = {name: getattr(worker, name) for name in Worker.__slots__}
+    conn.execute(sa.insert(workers).values(**values | {"agents": dumps(worker.agents)}))
 
 
 def renew(conn: sa.Connection, worker_id: str, at: float) -> bool:
@@ -56,7 +61,7 @@ def release(conn: sa.Connection, worker_id: str) -> None:
 
 def list_workers(conn: sa.Connection) -> list[Worker]:
     rows: Any = conn.execute(sa.select(workers).order_by(workers.c.id))
-    return [Worker(**row._mapping) for row in rows]
+    return [Worker(**{**row._mapping, "agents": tuple(loads(row.agents))}) for row in rows]
 
 
 def ping(conn: sa.Connection) -> None:

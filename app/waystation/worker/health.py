@@ -10,9 +10,11 @@ from waystation.errors import StoreUnavailableError
 from waystation.live.base import Live
 from waystation.live.hub import Hub
 from waystation.runs.slots import Slots
-from waystation.store import runs as run_store
+from waystation.store import queue
 from waystation.store import workers as worker_store
 from waystation.store.ledger import Ledger
+from waystation.store.queue import QueueState
+from waystation.store.workers import Worker
 from waystation.worker.lease import Lease
 
 STORE_PATIENCE_S = 2.0
@@ -28,6 +30,18 @@ class Health:
     worker: dict[str, Any]
     viewers: dict[str, Any]
     live: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """The queue at a time. `unserved` runs wait for an agent that no living process executes; `slots` are those of this process."""
+
+    at: float
+    state: QueueState
+    workers: list[Worker]
+    unserved: int
+    slots: int
+    slots_used: int
 
 
 class HealthService:
@@ -58,15 +72,20 @@ class HealthService:
             live={"kind": self._live.kind, "connected": self._live.is_connected},
         )
 
-    async def queue_stats(self) -> dict[str, Any]:
-        """Counts and ages of what waits, and the processes that execute."""
+    async def queue(self) -> Queue:
+        """What waits and runs, and the processes that execute."""
         at = now()
-        stats = await self._database.read(run_store.queue_stats, at)
-        workers = [
-            {"id": w.id, "host": w.host, "pid": w.pid, "renewed_at": w.renewed_at, "dead": w.dead_at is not None}
-            for w in await self._database.read(worker_store.list_workers)
-        ]
-        return stats | {"workers": workers}
+        state = await self._database.read(queue.read_state, at - queue.PATIENCE_S)
+        workers = await self._database.read(worker_store.list_workers)
+        served = {agent for worker in workers if worker.dead_at is None and worker.slots for agent in worker.agents}
+        return Queue(
+            at=at,
+            state=state,
+            workers=workers,
+            unserved=sum(count for agent, count in state.waiting.items() if agent not in served),
+            slots=self._slots.limit,
+            slots_used=self._slots.used,
+        )
 
     async def _store_answers(self) -> bool:
         try:

@@ -15,7 +15,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,13 +36,23 @@ EXIT_CODE = 70
 
 class Lease:
     """`on_cancel` is told ids of own runs to stop; `on_dead` that this process was declared dead and must drop all its runs.
-    Both are called in the event loop."""
+    Both are called in the event loop. `slots` and `agents` are what the process tells others that it executes."""
 
-    def __init__(self, database: Database, *, on_cancel: Callable[[list[str]], None], on_dead: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        slots: int,
+        agents: Sequence[str],
+        on_cancel: Callable[[list[str]], None],
+        on_dead: Callable[[], None],
+    ) -> None:
         self._database = database
+        self._slots = slots
+        self._agents = tuple(agents)
         self._on_cancel = on_cancel
         self._on_dead = on_dead
-        self._worker = this_process()
+        self._worker = self._new_worker()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,7 +89,7 @@ class Lease:
                 alive, cancels = self._database.sync_write(renew_and_ask, self._worker.id, now())
                 if not alive:
                     self._tell(self._died)  # nothing is started until the new lease stands
-                    self._worker = replace(this_process(), id=new_id())  # the old one's death stands
+                    self._worker = self._new_worker()  # the old one's death stands
                     self._database.sync_write(workers.register, self._worker)
             except StoreUnavailableError:
                 self._tell(self._cut_off)
@@ -88,6 +98,9 @@ class Lease:
                 self._tell(self._cut_off)
             else:
                 self._tell(self._renewed, cancels)
+
+    def _new_worker(self) -> Worker:
+        return replace(this_process(), slots=self._slots, agents=self._agents)
 
     def _watch_loop(self) -> None:
         """Ask the loop for a sign of life. Its silence counts from the question: this thread may have been kept waiting itself."""

@@ -18,6 +18,7 @@ from waystation.live.base import Live
 from waystation.logs import get_logger
 from waystation.runs.executor import Executor
 from waystation.runs.service import RunService
+from waystation.store import queue
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
 from waystation.store import workers as worker_store
@@ -64,6 +65,7 @@ class Recovery:
         self._settings = settings
         self._seen: dict[str, Sighting] = {}
         self._orphans: set[tuple[str, int]] = set()
+        self._stuck = 0
         self._forgot_at = 0.0
 
     async def run(self) -> None:
@@ -88,6 +90,7 @@ class Recovery:
         for run in await self._database.read(run_store.unanswered_cancels, now() - self._settings.cancel_takeover_s):
             log.warning("cancel request unanswered; ending the run", run_id=run.id)
             await self._service.end_unanswered(run)
+        await self._look_for_stuck_runs()
         await self._forget()
 
     async def _has_died(self, worker: Worker) -> bool:
@@ -131,6 +134,13 @@ class Recovery:
         """Have the runs that were handed back claimed, here or, if they are of agents that only others serve, there."""
         self._claims.wake()
         self._live.tell_due()
+
+    async def _look_for_stuck_runs(self) -> None:
+        """Say so once when there are runs that none of the rules above will ever move."""
+        stuck = await self._database.read(queue.count_stuck, now() - queue.PATIENCE_S)
+        if stuck and not self._stuck:
+            log.error("runs are stuck: no rule will move them", runs=stuck)
+        self._stuck = stuck
 
     async def _forget(self) -> None:
         if time.monotonic() - self._forgot_at < FORGET_EVERY_S and self._forgot_at:

@@ -52,6 +52,8 @@ class Worker:
 
     def wake(self) -> None:
         """Another run may be due."""
+        if not self._slots.limit:
+            self._live.tell_due()  # this process executes nothing
         self._woken += 1
         self._wake.set()
 
