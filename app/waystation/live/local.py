@@ -7,6 +7,7 @@ from waystation.errors import StoreUnavailableError
 from waystation.live.base import News, OnNews
 
 LOOK_S = 0.05
+ALONE_S = 1.0
 
 
 class LocalLive:
@@ -32,9 +33,10 @@ class LocalLive:
     async def run(self) -> None:
         seen = 0
         while True:
-            await asyncio.sleep(LOOK_S)
             if self._changes is None or not self.has_others:
+                await asyncio.sleep(ALONE_S)
                 continue
+            await asyncio.sleep(LOOK_S)
             try:
                 version = await self._changes.version()
             except StoreUnavailableError:
