@@ -86,7 +86,10 @@ async def test_a_run_that_another_process_owns_writes_nothing_more(sqlite_url: s
         ticket = await server.submit()
         await gate.reached.wait()
         await server.sql("UPDATE runs SET epoch = epoch + 1, worker_id = 'other'")
-        await server.sql("INSERT INTO workers SELECT 'other', host, boot_id, pid, process_started, 0, 0, 0, NULL FROM workers LIMIT 1")
+        await server.sql(
+            "INSERT INTO workers (id, host, boot_id, pid, process_started, started_at, renewed_at) "
+            "SELECT 'other', host, boot_id, pid, process_started, 0, 0 FROM workers LIMIT 1"
+        )
         gate.opened.set()
         await server.idle()
         run = await server.run(ticket.run_id)

@@ -112,7 +112,7 @@ class SqliteDatabase:
         raw = conn.connection.driver_connection
         assert isinstance(raw, sqlite3.Connection)
         try:
-            _begin(raw, begin)
+            _execute_patiently(raw, begin)
             result = f(conn, *args, **kwargs)
             raw.commit()
         except Exception as exc:
@@ -150,7 +150,8 @@ class SqliteDatabase:
         def _pragmas(connection: sqlite3.Connection, _record: Any) -> None:
             # busy_timeout only for what can't be retried by us; its growing sleeps cost half a second under load.
             connection.execute("PRAGMA busy_timeout = 2000")
-            connection.execute("PRAGMA journal_mode = WAL")
+            # SQLite does not wait at all for this one: processes that start together on a new file are in each other's way.
+            _execute_patiently(connection, "PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA wal_autocheckpoint = 16000")
             connection.execute("PRAGMA cache_size = -20000")
@@ -191,12 +192,12 @@ class SqliteDriver:
         self._raw.executemany(sql, values)
 
 
-def _begin(raw: sqlite3.Connection, begin: str) -> None:
-    """Begin, waiting for another process's write by asking every millisecond, LOCK_WAIT_S at most."""
+def _execute_patiently(raw: sqlite3.Connection, statement: str) -> None:
+    """Wait for another process's lock by asking every millisecond, LOCK_WAIT_S at most."""
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
-            raw.execute(begin)
+            raw.execute(statement)
             return
         except sqlite3.OperationalError as exc:
             if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
