@@ -5,7 +5,7 @@
 2. Viewers hold a cursor, not a queue. A channel keeps a bounded window of recent segments; who falls behind it reads the store.
    A stalled reader therefore costs nothing.
 3. A run that this process executes publishes into its channel after each commit, and other processes are told. Channels of other runs
-   are fed by the `Tail`, which asks the store for all of them at once.
+   are fed by the `Tail`, which asks the store for many of them at once.
 """
 
 import asyncio
