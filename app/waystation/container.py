@@ -9,6 +9,7 @@ import gc
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from waystation import tasks
 from waystation.agents.base import BaseAgent
 from waystation.agents.registry import AgentRegistry
 from waystation.clock import now
@@ -139,9 +140,7 @@ class Container:
         self.begin_drain()
         if self._drain:
             await self._drain
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await tasks.end(self._loops)
         await self.ledger.close()
         await self.lease.close()
         self.live.tell_due()

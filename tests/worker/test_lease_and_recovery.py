@@ -193,6 +193,27 @@ async def test_a_closed_lease_leaves_no_row(database: Database, wire: Wire, told
     assert (await lease_rows(database), closing.is_held) == ({}, False)
 
 
+def test_a_lease_whose_loop_was_closed_without_an_end_is_given_up_and_ends_no_process(
+    sqlite_url: str, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "RENEW_S", 0.01)
+    monkeypatch.setattr(lease_module, "LOOP_SILENCE_S", 0.1)
+    exits: list[int] = []
+    monkeypatch.setattr(os, "_exit", exits.append)
+    database = open_database(sqlite_url)
+    wire = Wire(database)
+    left = Lease(wire, slots=1, agents=["a"], on_cancel=told.cancel, on_dead=told.die)  # type: ignore[arg-type]
+    with asyncio.Runner() as runner:
+        runner.run(schema.upgrade(database))
+        runner.run(left.start())
+        runner.run(until(lambda: "renew_and_ask" in wire.sent))
+    assert left._thread is not None
+    left._thread.join(5)
+    assert (left._thread.is_alive(), exits) == (False, [])
+    with asyncio.Runner() as runner:
+        runner.run(database.close())
+
+
 def test_a_process_is_told_from_another_with_its_number() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     started = process_started(child.pid)

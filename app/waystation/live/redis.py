@@ -9,6 +9,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from waystation import tasks
 from waystation.errors import ConfigError
 
 CHANNEL = "waystation"
@@ -49,8 +50,7 @@ class RedisLink:
 
     async def close(self) -> None:
         if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
+            await tasks.end([self._reader])
             self._reader = None
         await self._subscription.aclose()  # type: ignore[no-untyped-call]
         await self._client.aclose()

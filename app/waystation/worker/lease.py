@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,9 @@ class Lease:
 
     def _renew_for_ever(self) -> None:
         while not self._stop.wait(RENEW_S):
+            if self._loop is None or self._loop.is_closed():
+                log.error("the event loop was closed without an end of its work; the lease is given up", worker_id=self._worker.id)
+                return
             self._watch_loop()
             try:
                 alive, cancels = self._database.sync_write(renew_and_ask, self._worker.id, now())
@@ -116,7 +120,8 @@ class Lease:
             os._exit(EXIT_CODE)
 
     def _tell(self, function: Callable[..., None], *args: object) -> None:
-        if self._loop is not None and not self._loop.is_closed():
+        assert self._loop is not None
+        with suppress(RuntimeError):  # closed meanwhile: nobody is left to hear it
             self._loop.call_soon_threadsafe(function, *args)
 
     # ---- in the event loop -------------------------------------------------------------------------------------------------

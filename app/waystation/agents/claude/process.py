@@ -19,6 +19,7 @@ from typing import Any
 
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, CLIConnectionError, Message, ResultMessage
 
+from waystation import tasks
 from waystation.agents.claude.errors import from_exception, is_of_sdk
 from waystation.agents.claude.options import secrets_of
 from waystation.agents.claude.tree import MARK, end_tree, find_tree
@@ -93,8 +94,7 @@ class TurnProcess:
         if self._connected:
             asking = asyncio.create_task(client.interrupt())
             await asyncio.wait({work}, timeout=_INTERRUPT_S)
-            asking.cancel()
-            await asyncio.wait({asking})
+            await tasks.end([asking])
             if not asking.cancelled() and (error := asking.exception()) is not None:
                 log.debug("interrupt failed", extra={"reason": str(error)})
         if not work.done():
