@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
+from pydantic_core import to_json
+
+from waystation.db.dialect import ITEMS, item_column
 
 DRIVER = "waystation.driver"
 
@@ -57,6 +60,21 @@ class Prepared:
         form = self._form(conn.dialect)
         return list(map(form.make_row, driver.rows(form.sql, form.values(parameters))))
 
+    def each(self, conn: sa.Connection, items: Sequence[Mapping[str, Any]], **parameters: Any) -> Sequence[Any]:
+        """Execute it over `json_rows`, for these items; no items, no statement. The rows that it returns."""
+        if not items:
+            return ()
+        if conn.dialect.name == "postgresql":
+            return self.rows(conn, {ITEMS: to_json(items, inf_nan_mode="constants").decode(), **parameters})
+        form, driver = self._form(conn.dialect), _driver_of(conn)
+        found: list[Any] = []
+        for item in items:
+            if driver is None:
+                found += conn.execute(self.statement, form.named(item, parameters)).all()
+            else:
+                found += map(form.make_row, driver.rows(form.sql, form.values_for(item, parameters)))
+        return found
+
     def many(self, conn: sa.Connection, items: Sequence[Mapping[str, Any]]) -> None:
         """Execute it for each item; it returns nothing."""
         driver = _driver_of(conn)
@@ -77,12 +95,14 @@ class Prepared:
 class _Form:
     """A statement as text for one dialect, with the order of its values."""
 
-    __slots__ = ("_defaults", "_names", "make_row", "sql")
+    __slots__ = ("_defaults", "_names", "_places", "make_row", "sql")
 
     def __init__(self, statement: Any, dialect: sa.Dialect) -> None:
         compiled: Any = statement.compile(dialect=dialect)
         self.sql = str(compiled)
         self._names = tuple(compiled.positiontup or ())
+        # What is a column of the item, and what the name of another parameter.
+        self._places = tuple((item_column(name), name) for name in self._names)
         self._defaults = {name: value for name, value in compiled.params.items() if value is not None}
         self.make_row: Any = tuple
         if returned := [column.name for column in statement.exported_columns]:
@@ -92,6 +112,17 @@ class _Form:
     def values(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         defaults = self._defaults
         return tuple([parameters[name] if name in parameters else defaults[name] for name in self._names])
+
+    def values_for(self, item: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values where items go one by one. A column that the item lacks is NULL, as it is in JSON."""
+        defaults = self._defaults
+        return tuple([
+            item.get(column) if column else parameters[name] if name in parameters else defaults[name]
+            for column, name in self._places
+        ])  # fmt: skip
+
+    def named(self, item: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(zip(self._names, self.values_for(item, parameters), strict=True))
 
 
 def begins_late(f: F) -> F:
