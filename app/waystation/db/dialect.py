@@ -23,8 +23,8 @@ TRANSIENT_STATES = frozenset({"40P01", "40001", "55P03"})  # deadlock, serializa
 
 
 class JsonRows(FunctionElement[Any]):
-    """Items of a batch, seen by the statement as a table. On PostgreSQL all of them, as a JSON array in ONE parameter: what counts is the
-    round trip. On SQLite one, each of its columns a parameter: what counts is work, and there is no trip. `Prepared.each` knows."""
+    """Items, seen by the statement as a table: a JSON array of objects in ONE parameter. On SQLite also, where it is compiled with
+    `lone_item`, one item with a parameter for each column; `Prepared` knows."""
 
     inherit_cache = True
 
@@ -39,12 +39,15 @@ def _json_rows_postgresql(element: Any, compiler: Any, **kw: Any) -> str:
 
 @compiles(JsonRows, "sqlite")
 def _json_rows_sqlite(element: Any, compiler: Any, **kw: Any) -> str:
-    parameters = {c.name: sa.bindparam(f"{ITEMS}_{c.name}", type_=c.type) for c in element.type._elements}
-    return f"(SELECT {', '.join(f'{compiler.process(p, **kw)} AS {name}' for name, p in parameters.items())})"
+    if kw.get("lone_item"):
+        parameters = {c.name: sa.bindparam(f"{ITEMS}_{c.name}", type_=c.type) for c in element.type._elements}
+        return f"(SELECT {', '.join(f'{compiler.process(p, **kw)} AS {name}' for name, p in parameters.items())})"
+    columns = ", ".join(f"json_extract(value, '$.{c.name}') AS {c.name}" for c in element.type._elements)
+    return f"(SELECT {columns} FROM json_each({compiler.process(element.clauses, **kw)}))"
 
 
 def item_column(parameter: str) -> str | None:
-    """The column of the item that a parameter has, where items go one by one."""
+    """The column of a lone item that a parameter has."""
     return parameter.removeprefix(f"{ITEMS}_") if parameter.startswith(f"{ITEMS}_") else None
 
 
