@@ -5,6 +5,10 @@ import pytest
 
 from support.api_agents import gated
 from support.api_server import ApiServer, api_server
+from waystation.domain.access import Principal
+from waystation.domain.lifecycle import RunStatus
+from waystation.domain.page import PageRequest
+from waystation.errors import RunNotFoundError
 
 JOB_FIELDS = {
     "id", "component_type", "component_id", "session_id", "job_type", "user_id", "payload", "status", "attempt", "max_attempts",
@@ -114,6 +118,22 @@ async def test_a_run_that_has_not_ended_or_has_completed_or_goes_on_from_another
 
 
 # ---- figures -------------------------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_somebody_sees_and_queues_only_what_is_theirs_or_nobodys(api_on_each: ApiServer) -> None:
+    api = api_on_each
+    owned = {user: (await api.run("fail", user_id=user))["run_id"] for user in ("ann", "bob")}
+    nobodys = (await api.run("fail"))["run_id"]
+    queue, ann, everyone = api.container.queue, Principal(subject="ann"), [RunStatus.ERROR, RunStatus.COMPLETED]
+    page = await queue.list_jobs(everyone, PageRequest(), ann, descending=False)
+    assert ([job.run.id for job in page.items], page.total) == ([owned["ann"]], 1)
+    for run_id in (owned["ann"], nobodys):
+        assert (await queue.get_job(run_id, ann)).run.id == run_id
+    for asked in (queue.get_job, queue.requeue):
+        with pytest.raises(RunNotFoundError):
+            await asked(owned["bob"], ann)
+    again = await queue.requeue(owned["ann"], ann)
+    assert (await queue.get_job(again.run_id, ann)).run.user_id == "ann"
 
 
 async def test_the_figures_of_the_queue(api_on_each: ApiServer) -> None:

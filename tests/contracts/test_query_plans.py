@@ -99,7 +99,11 @@ OTHERS: dict[str, Function] = {
     "the places of waiting runs": lambda conn: line.queue_positions(conn, ["r-s121-wait", "r-s152-wait"]),
     "the queue": lambda conn: queue.read_state(conn, LATER),
     "a page of what has not completed": lambda conn: queue.list_jobs(
-        conn, [status for status in queue.HAS_STATUS if status is not RunStatus.COMPLETED], PageRequest(page=2), descending=True
+        conn,
+        [status for status in queue.HAS_STATUS if status is not RunStatus.COMPLETED],
+        PageRequest(page=2),
+        user_id=None,
+        descending=True,
     ),
     "removing logs": lambda conn: retention.remove_logs(conn, LATER, (3.0, 10), 50),
     "removing runs": lambda conn: retention.remove_runs(conn, LATER, (3.0, 10), 50),

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from waystation.api.deps import ContainerDep, PageDep
+from waystation.api.deps import ContainerDep, PageDep, PrincipalDep
 from waystation.api.schemas.queue import JOB_STATUSES, JobBody, JobsBody, job_body, stats_body
 from waystation.api.schemas.shared import errors, json_response, page_meta
 from waystation.api.streams import known_run, run_headers
@@ -18,6 +18,7 @@ JobStatus = Literal["queued", "running", "completed", "failed", "cancelled", "pa
 @router.get("/queue/jobs", operation_id="list_queue_jobs", response_model=JobsBody, responses=errors(422))
 async def list_jobs(
     container: ContainerDep,
+    principal: PrincipalDep,
     page: PageDep,
     status: Annotated[list[JobStatus] | None, Query(description="May be given several times; without it, all.")] = None,
     sort_by: Annotated[Literal["created_at"], Query()] = "created_at",
@@ -25,21 +26,21 @@ async def list_jobs(
 ) -> Response:
     """The runs of all agents, newest first unless asked otherwise."""
     wanted: list[RunStatus] = [JOB_STATUSES[name] for name in dict.fromkeys(status or JOB_STATUSES)]
-    found = await container.queue.list_jobs(wanted, page, descending=sort_order == "desc")
+    found = await container.queue.list_jobs(wanted, page, principal, descending=sort_order == "desc")
     return json_response({"data": [job_body(job) for job in found.items], "meta": page_meta(found)})
 
 
 @router.get("/queue/jobs/{job_id}", operation_id="get_queue_job", response_model=JobBody, responses=errors(404))
-async def get_job(job_id: str, container: ContainerDep) -> Response:
+async def get_job(job_id: str, container: ContainerDep, principal: PrincipalDep) -> Response:
     """One run as a job. Its id is that of the run."""
-    return json_response(job_body(await container.queue.get_job(known_run(job_id))))
+    return json_response(job_body(await container.queue.get_job(known_run(job_id), principal)))
 
 
 @router.post("/queue/jobs/{job_id}/requeue", operation_id="requeue_queue_job", response_model=JobBody, responses=errors(404, 409, 429, 503))
-async def requeue_job(job_id: str, request: Request, container: ContainerDep) -> Response:
+async def requeue_job(job_id: str, request: Request, container: ContainerDep, principal: PrincipalDep) -> Response:
     """Ask once more what a failed or cancelled run was asked: the answer is the new run, the old one stays as it is."""
-    ticket = await container.queue.requeue(known_run(job_id))
-    return json_response(job_body(await container.queue.get_job(ticket.run_id)), headers=run_headers(ticket, request))
+    ticket = await container.queue.requeue(known_run(job_id), principal)
+    return json_response(job_body(await container.queue.get_job(ticket.run_id, principal)), headers=run_headers(ticket, request))
 
 
 @router.get("/queue/stats", operation_id="queue_stats", response_model=dict[str, Any], responses=errors(503))

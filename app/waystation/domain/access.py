@@ -14,5 +14,9 @@ class Principal:
         """The user that a request is for: an authenticated subject wins over what the client says."""
         return self.subject or given
 
+    def may_see(self, owner: str | None) -> bool:
+        """Whether what belongs to this user, or to nobody, may be shown."""
+        return self.subject is None or owner in (None, self.subject)
+
 
 ANYBODY = Principal()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from waystation.agents.registry import AgentRegistry
 from waystation.clock import new_id, now
 from waystation.db.engine import Database
+from waystation.domain.access import Principal
 from waystation.domain.lifecycle import RunStatus
 from waystation.domain.media import Attachment
 from waystation.domain.page import Page, PageRequest
@@ -27,22 +28,22 @@ class QueueService:
         self._registry = registry
         self._runs = runs
 
-    async def list_jobs(self, statuses: Sequence[RunStatus], request: PageRequest, *, descending: bool) -> Page[Job]:
-        return await self._database.read(queue.list_jobs, statuses, request, descending=descending)
+    async def list_jobs(self, statuses: Sequence[RunStatus], request: PageRequest, principal: Principal, *, descending: bool) -> Page[Job]:
+        return await self._database.read(queue.list_jobs, statuses, request, user_id=principal.subject, descending=descending)
 
-    async def get_job(self, run_id: str) -> Job:
-        """Raises RunNotFoundError."""
+    async def get_job(self, run_id: str, principal: Principal) -> Job:
+        """Raises RunNotFoundError, also for the run of another user."""
         job = await self._database.read(queue.find_job, run_id)
-        if job is None:
+        if job is None or not principal.may_see(job.run.user_id):
             raise RunNotFoundError(run_id)
         return job
 
-    async def requeue(self, run_id: str) -> Ticket:
+    async def requeue(self, run_id: str, principal: Principal) -> Ticket:
         """Accept a new run that asks the same of the same agent in the same session. The old one stays as it ended.
 
-        Raises RunNotRequeuableError unless it ended in ERROR or CANCELLED; QueueFullError; AgentNotFoundError.
+        Raises RunNotFoundError; RunNotRequeuableError unless it ended in ERROR or CANCELLED; QueueFullError; AgentNotFoundError.
         """
-        source = (await self.get_job(run_id)).run
+        source = (await self.get_job(run_id, principal)).run
         if source.status not in (RunStatus.ERROR, RunStatus.CANCELLED):
             raise RunNotRequeuableError(run_id, f"it is {source.shown_status.value}, neither ERROR nor CANCELLED")
         if source.forked_from_run_id is not None:

@@ -269,5 +269,4 @@ def _check(agent: BaseAgent, request: RunRequest) -> None:
 
 
 def _is_visible(run: Run, agent_id: str, session_id: str | None, principal: Principal) -> bool:
-    foreign = principal.subject is not None and run.user_id not in (None, principal.subject)
-    return run.agent_id == agent_id and not foreign and session_id in (None, run.session_id)
+    return run.agent_id == agent_id and principal.may_see(run.user_id) and session_id in (None, run.session_id)

@@ -51,23 +51,27 @@ def find_job(conn: sa.Connection, run_id: str) -> Job | None:
     return found[0] if found else None
 
 
-def list_jobs(conn: sa.Connection, statuses: Sequence[RunStatus], request: PageRequest, *, descending: bool) -> Page[Job]:
-    """One page of the runs of these statuses, in the order of their acceptance."""
+def list_jobs(
+    conn: sa.Connection, statuses: Sequence[RunStatus], request: PageRequest, *, user_id: str | None, descending: bool
+) -> Page[Job]:
+    """One page of the runs of these statuses, of one user if one is given, in the order of their acceptance."""
+    owned = sa.true() if user_id is None else runs.c.user_id == user_id
     order = sa.desc if descending else sa.asc
     upto = request.offset + request.limit
     # The first of each status, then the first of them: each is read through its own index.
     firsts = [
-        sa.select(runs.c.seq).where(HAS_STATUS[status]).order_by(order(runs.c.seq)).limit(upto).subquery()
+        sa.select(runs.c.seq).where(HAS_STATUS[status], owned).order_by(order(runs.c.seq)).limit(upto).subquery()
         for status in statuses
     ]  # fmt: skip
     found = sa.union_all(*(sa.select(first.c.seq) for first in firsts)).subquery()
     page = sa.select(found.c.seq).order_by(order(found.c.seq)).limit(request.limit).offset(request.offset)
     items = _jobs(conn, runs.c.seq.in_(page), order(runs.c.seq))
-    return Page(items=items, total=sum(count(conn, status) for status in statuses), request=request)
+    return Page(items=items, total=sum(count(conn, status, owned) for status in statuses), request=request)
 
 
-def count(conn: sa.Connection, status: RunStatus) -> int:
-    return conn.execute(sa.select(sa.func.count()).select_from(runs).where(HAS_STATUS[status])).scalar_one()
+def count(conn: sa.Connection, status: RunStatus, owned: sa.ColumnElement[bool] | None = None) -> int:
+    wanted = [HAS_STATUS[status]] if owned is None else [HAS_STATUS[status], owned]
+    return conn.execute(sa.select(sa.func.count()).select_from(runs).where(*wanted)).scalar_one()
 
 
 OLDEST = sa.select(sa.func.min(runs.c.created_at)).where(runs.c.status == PENDING)
