@@ -6,6 +6,7 @@ What needs a session of its own goes to PostgreSQL itself, by a second URL.
 
 from typing import Any
 
+import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -27,7 +28,7 @@ async def check_session(engine: AsyncEngine, name: str) -> None:
     try:
         async with engine.connect() as conn:
             kept = (await conn.execute(SETTING)).scalar()
-    except Exception as exc:
+    except (sa.exc.SQLAlchemyError, asyncpg.PostgresError) as exc:
         # pgbouncer refuses settings that it does not know.
         if "unsupported startup parameter" in str(exc) or state_of(exc) in LOST_STATEMENT_STATES:
             raise told from exc
