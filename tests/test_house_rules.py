@@ -21,8 +21,8 @@ CATCH_ALL = {
     "api/errors.py",
     "container.py",  # the supervisor of loops
     "db/threads.py",  # a job: what it raises is carried over to whoever waits
-    "db/engine.py",
-    "db/postgres.py",  # sorts outages from errors and raises again
+    "db/engine.py",  # sorts outages from errors and raises again
+    "db/postgres.py",  # likewise
     "runs/execution.py",  # the turn of an agent, and its interrupt
     "runs/executor.py",
     "worker/lease.py",  # the loop of the lease's thread

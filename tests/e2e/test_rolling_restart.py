@@ -1,6 +1,7 @@
 """A rolling restart of all replicas under load: clients see refusals and cut streams, and nothing is lost or repeated."""
 
 import asyncio
+import os
 import random
 import time
 from pathlib import Path
@@ -52,8 +53,8 @@ async def test_a_rolling_restart_of_all_replicas_under_load_loses_and_repeats_no
     effects = tmp_path / "effects"
     monkeypatch.setenv(EFFECTS, str(effects))
     replicas = replicas_of(url, tmp_path, kinds)
-    seed = random.SystemRandom().randrange(10**6)
-    print(f"seed {seed}")
+    seed = int(os.environ.get("WAYSTATION_TEST_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"WAYSTATION_TEST_SEED={seed}")
     load = RollingLoad([replica.base for replica in replicas if replica.command == "serve"], seed)
     try:
         await asyncio.gather(*(asyncio.to_thread(replica.start) for replica in replicas))
