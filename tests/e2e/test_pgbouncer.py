@@ -88,6 +88,32 @@ async def test_a_load_through_pgbouncer_survives_the_deaths_of_a_worker_and_of_p
     assert "Traceback" not in logs
 
 
+async def test_while_pgbouncer_is_away_reads_are_refused_in_words_and_what_runs_goes_on(
+    bouncer: Pgbouncer, postgres_url: str, tmp_path: Path
+) -> None:
+    with running(bouncer.url_of(postgres_url), tmp_path, database_direct_url=postgres_url) as server:
+        async with server.client() as client:
+            run = await started(client, "ext", "slow 40 100")
+            watching = asyncio.create_task(run.follow(client))
+
+            async def has_begun() -> bool:
+                return bool(run.lines)
+
+            await until(has_begun, 10, "the run has begun")
+            bouncer.kill()
+            refused = await client.get("/sessions")
+            await asyncio.sleep(2)
+            await asyncio.to_thread(bouncer.start)
+            async with asyncio.timeout(20):
+                await watching
+    assert (refused.status_code, refused.json()["error_type"], "retry-after" in refused.headers) == (503, "unavailable", True)
+    history = await read_history(postgres_url)
+    assert problems(history, [run]) == []
+    row = history.runs[run.run_id].row
+    assert (row["status"], row["epoch"], row["takeovers"]) == ("COMPLETED", 1, 0)
+    assert "Traceback" not in server.log
+
+
 async def connections_of(url: str) -> tuple[int, int]:
     """How many connections PostgreSQL has of the processes themselves, and of pgbouncer, which adds an address to their name."""
     connection = await asyncpg.connect(url)

@@ -48,7 +48,7 @@ class Pgbouncer:
         return sa.make_url(database_url).set(host="127.0.0.1", port=self.port).render_as_string(hide_password=False)
 
     def start(self) -> None:
-        target = f"host={self._server.host} port={self._server.port or 5432} user={self._server.username}"
+        target = f"host={self._server.host or '127.0.0.1'} port={self._server.port or 5432} user={self._server.username}"
         if self._server.password:
             target += f" password={self._server.password}"
         file = self._folder / "pgbouncer.ini"
@@ -57,9 +57,10 @@ class Pgbouncer:
             f"auth_type = any\npool_mode = transaction\ndefault_pool_size = {SERVER_CONNECTIONS}\nmax_client_conn = 500\n"
             f"server_login_retry = 1\napplication_name_add_host = 1\n{self._settings}\n"
         )
-        file.chmod(0o644)
+        file.chmod(0o600)
         words = [binary(), str(file)]
         if os.geteuid() == 0:
+            os.chown(file, 65534, 65534)
             words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *words]
         with (self._folder / "log").open("ab") as out:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
@@ -89,7 +90,8 @@ def pgbouncer(server_url: str, settings: str = "") -> Iterator[Pgbouncer]:
     binary()
     with tempfile.TemporaryDirectory(prefix="waystation-pgbouncer-", dir="/tmp") as name:
         folder = Path(name)
-        folder.chmod(0o755)
+        if os.geteuid() == 0:
+            os.chown(folder, 65534, 65534)
         found = Pgbouncer(server_url, folder, settings)
         try:
             found.start()
