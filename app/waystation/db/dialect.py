@@ -13,6 +13,7 @@ from waystation.db.tables import Text
 
 __all__ = ["by_dialect", "ignore_conflicts", "is_transient", "json_rows", "lock_schema", "state_of"]
 
+ITEMS = "rows"
 MIGRATION_LOCK = 0x5741_5953  # "WAYS"
 SQLITE_OUTAGES = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
@@ -22,7 +23,8 @@ TRANSIENT_STATES = frozenset({"40P01", "40001", "55P03"})  # deadlock, serializa
 
 
 class JsonRows(FunctionElement[Any]):
-    """A JSON array of objects, sent as ONE parameter, seen by the statement as a table."""
+    """Items, seen by the statement as a table: a JSON array of objects in ONE parameter. On SQLite also, where it is compiled with
+    `lone_item`, one item with a parameter for each column; `Prepared` knows."""
 
     inherit_cache = True
 
@@ -37,14 +39,22 @@ def _json_rows_postgresql(element: Any, compiler: Any, **kw: Any) -> str:
 
 @compiles(JsonRows, "sqlite")
 def _json_rows_sqlite(element: Any, compiler: Any, **kw: Any) -> str:
+    if kw.get("lone_item"):
+        parameters = {c.name: sa.bindparam(f"{ITEMS}_{c.name}", type_=c.type) for c in element.type._elements}
+        return f"(SELECT {', '.join(f'{compiler.process(p, **kw)} AS {name}' for name, p in parameters.items())})"
     columns = ", ".join(f"json_extract(value, '$.{c.name}') AS {c.name}" for c in element.type._elements)
     return f"(SELECT {columns} FROM json_each({compiler.process(element.clauses, **kw)}))"
 
 
-def json_rows(parameter: str = "rows", /, **columns: sa.types.TypeEngine[Any]) -> Any:
-    """The columns of a parameter that is a JSON array of objects; their `.table` goes into FROM."""
+def item_column(parameter: str) -> str | None:
+    """The column of a lone item that a parameter has."""
+    return parameter.removeprefix(f"{ITEMS}_") if parameter.startswith(f"{ITEMS}_") else None
+
+
+def json_rows(parameter: str = ITEMS, /, **columns: sa.types.TypeEngine[Any]) -> Any:
+    """The columns of the items that a statement is executed for; their `.table` goes into FROM."""
     values = JsonRows(sa.bindparam(parameter, type_=Text))
-    return values.table_valued(*(sa.column(n, t) for n, t in columns.items()), name="v" if parameter == "rows" else parameter).c
+    return values.table_valued(*(sa.column(n, t) for n, t in columns.items()), name="v" if parameter == ITEMS else parameter).c
 
 
 def ignore_conflicts(table: sa.Table) -> Any:

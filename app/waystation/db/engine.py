@@ -134,7 +134,7 @@ class SqliteDatabase:
         try:
             _execute_patiently(raw, begin)
             result = f(conn, *args, **kwargs)
-            raw.commit()
+            raw.execute("COMMIT")  # not commit(), which has SQLite read the word anew each time
         except Exception as exc:
             raw.rollback()
             if is_outage(exc):

@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
+from pydantic_core import to_json
+
+from waystation.db.dialect import ITEMS, item_column
 
 DRIVER = "waystation.driver"
 
@@ -45,7 +48,7 @@ class Prepared:
     def __init__(self, statement: Any, *, alone: bool = False) -> None:
         self.statement = statement
         self._alone = alone
-        self._forms: dict[str, _Form] = {}
+        self._forms: dict[tuple[str, bool], _Form] = {}
 
     def rows(self, conn: sa.Connection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Execute it; the rows that it returns, with the names of its columns."""
@@ -57,6 +60,17 @@ class Prepared:
         form = self._form(conn.dialect)
         return list(map(form.make_row, driver.rows(form.sql, form.values(parameters))))
 
+    def each(self, conn: sa.Connection, items: Sequence[Mapping[str, Any]], **parameters: Any) -> Sequence[Any]:
+        """Execute it over `json_rows`, for these items; no items, no statement. The rows that it returns."""
+        if not items:
+            return ()
+        if len(items) == 1 and conn.dialect.name == "sqlite" and (driver := _driver_of(conn)) is not None:
+            # SQLite reads a JSON array anew for each column of each row. Items one by one would cost a busy process more than that:
+            # with each statement the thread gives the interpreter away and waits for it.
+            form = self._form(conn.dialect, lone_item=True)
+            return list(map(form.make_row, driver.rows(form.sql, form.values_of_item(items[0], parameters))))
+        return self.rows(conn, {ITEMS: to_json(items, inf_nan_mode="constants").decode(), **parameters})
+
     def many(self, conn: sa.Connection, items: Sequence[Mapping[str, Any]]) -> None:
         """Execute it for each item; it returns nothing."""
         driver = _driver_of(conn)
@@ -67,22 +81,24 @@ class Prepared:
             form = self._form(conn.dialect)
             driver.many(form.sql, [form.values(item) for item in items])
 
-    def _form(self, dialect: sa.Dialect) -> "_Form":
-        form = self._forms.get(dialect.name)
+    def _form(self, dialect: sa.Dialect, *, lone_item: bool = False) -> "_Form":
+        form = self._forms.get((dialect.name, lone_item))
         if form is None:
-            form = self._forms[dialect.name] = _Form(self.statement, dialect)
+            form = self._forms[dialect.name, lone_item] = _Form(self.statement, dialect, lone_item=lone_item)
         return form
 
 
 class _Form:
     """A statement as text for one dialect, with the order of its values."""
 
-    __slots__ = ("_defaults", "_names", "make_row", "sql")
+    __slots__ = ("_defaults", "_names", "_places", "make_row", "sql")
 
-    def __init__(self, statement: Any, dialect: sa.Dialect) -> None:
-        compiled: Any = statement.compile(dialect=dialect)
+    def __init__(self, statement: Any, dialect: sa.Dialect, *, lone_item: bool) -> None:
+        compiled: Any = statement.compile(dialect=dialect, compile_kwargs={"lone_item": True} if lone_item else {})
         self.sql = str(compiled)
         self._names = tuple(compiled.positiontup or ())
+        # What is a column of the lone item, and what the name of another parameter.
+        self._places = tuple((item_column(name), name) for name in self._names)
         self._defaults = {name: value for name, value in compiled.params.items() if value is not None}
         self.make_row: Any = tuple
         if returned := [column.name for column in statement.exported_columns]:
@@ -92,6 +108,14 @@ class _Form:
     def values(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         defaults = self._defaults
         return tuple([parameters[name] if name in parameters else defaults[name] for name in self._names])
+
+    def values_of_item(self, item: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values for a lone item. A column that it lacks is NULL, as it is in JSON."""
+        defaults = self._defaults
+        return tuple([
+            item.get(column) if column else parameters[name] if name in parameters else defaults[name]
+            for column, name in self._places
+        ])  # fmt: skip
 
 
 def begins_late(f: F) -> F:

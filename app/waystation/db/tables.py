@@ -63,7 +63,10 @@ sessions = sa.Table(
     _at("updated_at", null=False),
 )
 sa.Index("ix_sessions_created", sessions.c.created_at, sessions.c.id)  # the list, newest first
-sa.Index("ix_sessions_user", sessions.c.user_id, sessions.c.created_at)  # the list of one user
+_OWNED = sa.text("user_id IS NOT NULL")
+sa.Index(
+    "ix_sessions_user", sessions.c.user_id, sessions.c.created_at, sqlite_where=_OWNED, postgresql_where=_OWNED
+)  # the list of one user
 
 runs = sa.Table(
     "runs",
@@ -119,7 +122,7 @@ def _run_index(name: str, *columns: str, where: str | None = None, unique: bool 
 
 
 _run_index("ix_runs_session", "session_id", "seq")  # the runs of a session in order: history, lists
-_run_index("ix_runs_user", "user_id", "seq")  # the runs of a user
+_run_index("ix_runs_user", "user_id", "seq", where="user_id IS NOT NULL")  # the runs of a user
 _run_index("ix_runs_agent", "agent_id", "seq")  # the runs of an agent
 _run_index("ix_runs_due", "seq", where="status = 'PENDING'")  # the claim
 _run_index("ix_runs_waiting_user", "user_id", where="status = 'PENDING'")  # the bound on waiting runs of a user

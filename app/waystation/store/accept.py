@@ -216,7 +216,7 @@ MARK_REPLACED = sa.update(runs).where(runs.c.id == sa.bindparam("source")).value
 
 def execute(conn: sa.Connection, statement: Prepared, items: Sequence[dict[str, Any]], **parameters: Any) -> Sequence[Any]:
     """Run a statement over json_rows; no items, no statement."""
-    return statement.rows(conn, {"rows": dumps(list(items)), **parameters}) if items else ()
+    return statement.each(conn, items, **parameters)
 
 
 def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:

@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from waystation.db.dialect import json_rows
 from waystation.db.prepared import Prepared
 from waystation.db.tables import PENDING, Bool, Float, Text, runs, sessions
-from waystation.store.rows import dumps
 
 other = runs.alias("other")
 UNFINISHED = sa.text("(other.holds_session OR other.status = 'PENDING')")  # word for word as in ix_runs_unfinished
@@ -120,11 +119,10 @@ def make_way(conn: sa.Connection, items: list[dict[str, Any]]) -> dict[str, list
     first = [item for item in items if item["goes_first"]]
     if not first:
         return {}
-    parameters = {"rows": dumps([{name: item[name] for name in _NEW} for item in first])}
-    LOCK_HOLDERS.rows(conn, parameters)
+    LOCK_HOLDERS.each(conn, first)
     asked: dict[str, list[str]] = {}
     held: set[str] = set()
-    for row in ASK_TO_MAKE_WAY.rows(conn, parameters):
+    for row in ASK_TO_MAKE_WAY.each(conn, first):
         asked.setdefault(row.session_id, []).append(row.id)
         if row.holds_session:
             held.add(row.session_id)
