@@ -21,7 +21,7 @@ run: $(VENV)/.run
 	exec $(BIN)/waystation serve --port $(PORT)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -rs
+	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
