@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import services
+from support.pgbouncer import Pgbouncer, pgbouncer
 from waystation.db import schema
 from waystation.db.engine import Database, open_database
 
@@ -24,6 +25,12 @@ def postgres_server() -> Iterator[str]:
 def redis_server() -> Iterator[str]:
     with services.redis() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_server(postgres_server: str) -> Iterator[Pgbouncer]:
+    with pgbouncer(postgres_server) as found:
+        yield found
 
 
 @pytest.fixture

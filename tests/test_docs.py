@@ -10,11 +10,12 @@ import pytest
 
 from waystation.agents.base import BaseAgent
 from waystation.config import Settings
+from waystation.serving import DRAIN_MARGIN_S
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
-TEST_SERVICES = {"WAYSTATION_TEST_POSTGRES_URL", "WAYSTATION_TEST_REDIS_URL"}
+TEST_SERVICES = {"WAYSTATION_TEST_POSTGRES_URL", "WAYSTATION_TEST_REDIS_URL", "WAYSTATION_TEST_PGBOUNCER"}
 SETTINGS = {f"WAYSTATION_{name.upper()}" for name in Settings.model_fields}
 
 
@@ -69,3 +70,10 @@ def test_the_changelog_has_the_version_of_the_package() -> None:
 def test_decisions_are_numbered_without_gaps() -> None:
     numbers = [int(path.name[:4]) for path in sorted(ROOT.glob("docs/decisions/*.md"))]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_compose_waits_longer_for_the_end_of_a_process_than_the_process_may_take() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    grace, drain = re.search(r"stop_grace_period: (\d+)s", text), re.search(r'WAYSTATION_DRAIN_S: "(\d+)"', text)
+    assert grace and drain
+    assert int(grace[1]) > int(drain[1]) + DRAIN_MARGIN_S

@@ -22,6 +22,7 @@ CATCH_ALL = {
     "container.py",  # the supervisor of loops
     "db/threads.py",  # a job: what it raises is carried over to whoever waits
     "db/engine.py",  # sorts outages from errors and raises again
+    "db/postgres.py",  # likewise
     "runs/execution.py",  # the turn of an agent, and its interrupt
     "runs/executor.py",
     "worker/lease.py",  # the loop of the lease's thread

@@ -16,6 +16,8 @@ class Settings(BaseSettings):
     database_url: str = "sqlite:///waystation.db"
     """`sqlite:///relative/file`, `sqlite:////absolute/file`, `sqlite://` (in memory), `postgresql://user@host/name`; a driver
     suffix is accepted and ignored."""
+    database_direct_url: str | None = None
+    """PostgreSQL itself, where `database_url` leads to a pooler that lends connections for a transaction, such as pgbouncer."""
     redis_url: str | None = None
     """`redis://host:port`: wake-ups between processes go through Redis instead of the database."""
     auto_migrate: bool = True

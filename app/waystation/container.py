@@ -56,7 +56,9 @@ class Container:
         self.settings = settings
         self.started_at = now()
         self.registry = AgentRegistry(agents)
-        self.database = open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
+        self.database = open_database(
+            settings.database_url, direct_url=settings.database_direct_url, synchronous=settings.sqlite_synchronous
+        )
         self.live = self._open_live()
         self.hub = Hub(self.live)
         self.ledger = Ledger(self.database)
@@ -102,6 +104,7 @@ class Container:
 
     async def start(self) -> None:
         """Bring up tables, agents, lease and loops."""
+        await self.database.check()
         if self.settings.auto_migrate:
             if await schema.upgrade(self.database):
                 log.info("tables brought up to date", revision=schema.HEAD)
@@ -169,7 +172,7 @@ class Container:
         if self.settings.redis_url:
             return RemoteLive("redis", RedisLink(self.settings.redis_url), self._hear)
         if isinstance(self.database, PostgresDatabase):
-            return RemoteLive("postgresql", Notices(self.database.url), self._hear)
+            return RemoteLive("postgresql", Notices(self.database.direct_url), self._hear)
         path = self.database.url.database
         return LocalLive(FileChanges(path) if path else None, self._hear)
 

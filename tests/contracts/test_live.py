@@ -33,12 +33,14 @@ class Pair:
                 await asyncio.sleep(0.01)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis and sqlite", "redis and postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis and sqlite", "redis and postgresql", "pgbouncer and postgresql"])
 def wiring(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Settings of both processes."""
-    *redis, database = request.param.split(" and ")
-    settings = {"database_url": request.getfixturevalue("sqlite_url" if database == "sqlite" else "postgres_url")}
-    return settings | ({"redis_url": request.getfixturevalue("redis_server")} if redis else {})
+    *more, database = request.param.split(" and ")
+    url = request.getfixturevalue("sqlite_url" if database == "sqlite" else "postgres_url")
+    if "pgbouncer" in more:
+        return {"database_url": request.getfixturevalue("pgbouncer_server").url_of(url), "database_direct_url": url}
+    return {"database_url": url} | ({"redis_url": request.getfixturevalue("redis_server")} if "redis" in more else {})
 
 
 @pytest.fixture

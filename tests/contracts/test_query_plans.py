@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from support.store_ops import LATER, ending, interrupting, lines, messages, starting, step_of, waiting
-from waystation.db.engine import HOT_SETTINGS, Database
+from waystation.db.engine import Database
+from waystation.db.postgres import HOT_SETTINGS
 from waystation.db.tables import attachments, run_events, run_messages, runs, sessions, workers
 from waystation.domain.lifecycle import RunStatus
 from waystation.domain.page import PageRequest

@@ -19,7 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from support.server import clean_environment
 from support.store_ops import LATER, USAGE, ending, interrupting, starting, step_of, waiting
-from waystation.db.engine import HOT_SETTINGS, open_database
+from waystation.db.engine import open_database
+from waystation.db.postgres import HOT_SETTINGS
 from waystation.db.tables import metadata, run_events, runs, sessions
 from waystation.errors import SessionTakenError, StoreUnavailableError
 from waystation.store import runs as run_store

@@ -47,6 +47,8 @@ class Server:
         self._settings = {f"WAYSTATION_{name.upper()}": str(value) for name, value in settings.items()}
         self._settings |= {"WAYSTATION_DATABASE_URL": database_url, "WAYSTATION_PORT": str(self.port)}
         self._log_file = folder / f"server-{self.port}.log"
+        self.log_begin = 0
+        """How long `log` was when the process was started."""
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -65,6 +67,7 @@ class Server:
 
     def spawn(self) -> None:
         """Begin to start."""
+        self.log_begin = len(self.log)
         with self._log_file.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "waystation.cli.main", self.command, self._agents],
@@ -108,7 +111,7 @@ class WorkerProcess(Server):
 
     def wait_until_healthy(self, within_s: float = 20.0) -> None:
         end = time.monotonic() + within_s
-        while " started agents=3 " not in self.log:
+        while " started agents=" not in self.log[self.log_begin :]:
             assert self.process is not None and self.process.poll() is None, self.log[-2000:]
             assert time.monotonic() < end, f"the worker did not start within {within_s} s: {self.log[-2000:]}"
             time.sleep(0.05)

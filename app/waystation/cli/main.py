@@ -44,8 +44,9 @@ async def prepare(settings: "Settings") -> bool:
     from waystation.db import schema
     from waystation.db.engine import open_database
 
-    database = open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
+    database = open_database(settings.database_url, direct_url=settings.database_direct_url, synchronous=settings.sqlite_synchronous)
     try:
+        await database.check()
         if settings.auto_migrate:
             return await schema.upgrade(database)
         await schema.check(database)

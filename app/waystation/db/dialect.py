@@ -11,7 +11,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from waystation.db.tables import Text
 
-__all__ = ["by_dialect", "ignore_conflicts", "is_transient", "json_rows", "lock_schema"]
+__all__ = ["by_dialect", "ignore_conflicts", "is_transient", "json_rows", "lock_schema", "state_of"]
 
 ITEMS = "rows"
 MIGRATION_LOCK = 0x5741_5953  # "WAYS"
@@ -69,7 +69,12 @@ def by_dialect(conn: sa.Connection, *, sqlite: Any, postgresql: Any) -> Any:
 
 def is_transient(error: Exception) -> bool:
     """Whether another transaction was in the way, so that the same one may well succeed when it is done once more."""
-    return _state_of(_original(error)) in TRANSIENT_STATES
+    return state_of(error) in TRANSIENT_STATES
+
+
+def state_of(error: Exception) -> str | None:
+    """The SQLSTATE with which PostgreSQL refused, if that is what happened."""
+    return _state_of(_original(error))
 
 
 def is_outage(error: Exception) -> bool:

@@ -10,14 +10,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.util import await_only
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from waystation.db.dialect import is_outage, is_transient
+from waystation.db.dialect import is_outage
+from waystation.db.pooler import POOLED, check_same, check_session
+from waystation.db.postgres import HOT_SETTINGS, POSTGRES_TIMEOUT_S, HotConnections, postgres_engine, told
 from waystation.db.prepared import DRIVER
 from waystation.db.threads import Threads
 from waystation.errors import ConfigError, StoreConflictError, StoreUnavailableError
@@ -30,11 +30,6 @@ LOCK_WAIT_S = 5.0
 LOCK_RETRY_S = 0.001
 CHECKPOINT_S = 0.25
 READERS = 2
-
-# The hot statements go by index. Planned while the tables are small, a join would be cached as a sequential scan.
-HOT_SETTINGS = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "lock_timeout": "1000"}
-POSTGRES_TIMEOUT_S = 10.0
-HOT_CONNECTIONS = 2
 
 
 class Database(Protocol):
@@ -50,22 +45,43 @@ class Database(Protocol):
         """The same from a thread without an event loop, on a connection of that thread: for the lease."""
         ...
 
+    async def alter(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for what changes tables: never through a pooler."""
+        ...
+
+    async def check(self) -> None:
+        """Raise ConfigError if the URLs do not lead where they must."""
+        ...
+
     async def close(self) -> None: ...
 
 
-def open_database(url: str, *, synchronous: str = "NORMAL") -> Database:
-    """The database behind a URL of the settings. Nothing is connected yet."""
+def open_database(url: str, *, direct_url: str | None = None, synchronous: str = "NORMAL") -> Database:
+    """The database behind the URLs of the settings. Nothing is connected yet. With `direct_url`, `url` may lead to a pooler of
+    transactions, and the other one leads to the same PostgreSQL itself."""
+    parsed = _parsed("WAYSTATION_DATABASE_URL", url)
+    direct = _parsed("WAYSTATION_DATABASE_DIRECT_URL", direct_url) if direct_url else None
+    if parsed.get_backend_name() == "sqlite":
+        if direct is not None:
+            raise ConfigError("WAYSTATION_DATABASE_DIRECT_URL is for PostgreSQL behind a pooler; WAYSTATION_DATABASE_URL is of SQLite.")
+        return SqliteDatabase(parsed.database or "", synchronous)
+    if direct is not None and direct.get_backend_name() == "sqlite":
+        raise ConfigError("WAYSTATION_DATABASE_DIRECT_URL must lead to the PostgreSQL of WAYSTATION_DATABASE_URL.")
+    return PostgresDatabase(parsed, direct)
+
+
+def _parsed(name: str, url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as exc:
-        raise ConfigError("WAYSTATION_DATABASE_URL is not a database URL: expected sqlite:///file or postgresql://user@host/name") from exc
+        raise ConfigError(f"{name} is not a database URL: expected sqlite:///file or postgresql://user@host/name") from exc
     match parsed.get_backend_name():
         case "sqlite":
-            return SqliteDatabase(parsed.database or "", synchronous)
+            return parsed
         case "postgresql" | "postgres":
-            return PostgresDatabase(parsed.set(drivername="postgresql+asyncpg"))
+            return parsed.set(drivername="postgresql+asyncpg")
         case other:
-            raise ConfigError(f"WAYSTATION_DATABASE_URL: {other!r} is not supported; use sqlite or postgresql")
+            raise ConfigError(f"{name}: {other!r} is not supported; use sqlite or postgresql")
 
 
 class SqliteDatabase:
@@ -92,6 +108,10 @@ class SqliteDatabase:
         return await self._writer.run(lambda: self._run("BEGIN IMMEDIATE", f, *args, **kwargs))
 
     hot = write
+    alter = write
+
+    async def check(self) -> None:
+        pass
 
     def sync_write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._path:
@@ -206,23 +226,27 @@ def _execute_patiently(raw: sqlite3.Connection, statement: str) -> None:
 
 
 class PostgresDatabase:
-    """A pool for everything, and connections of their own for the hot statements."""
+    """A pool for everything, and connections of their own for the hot statements and the lease.
 
-    def __init__(self, url: sa.URL) -> None:
+    The pool may lead through a pooler; then `direct_url` is PostgreSQL itself, for all that needs a session.
+    """
+
+    def __init__(self, url: sa.URL, direct_url: sa.URL | None = None) -> None:
         self.url = url
-        self._engine = postgres_engine(url, {}, pool_size=8, max_overflow=8, pool_timeout=POSTGRES_TIMEOUT_S, pool_use_lifo=True)
-        self._hot = HotConnections(postgres_engine(url, HOT_SETTINGS, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT"))
+        self.direct_url = direct_url or url
+        self._is_pooled = direct_url is not None
+        self._engine = postgres_engine(
+            url, {}, POOLED if self._is_pooled else {}, pool_size=8, max_overflow=8, pool_timeout=POSTGRES_TIMEOUT_S, pool_use_lifo=True
+        )
+        self._sessions = postgres_engine(self.direct_url, HOT_SETTINGS, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+        self._hot = HotConnections(self._sessions)
         self._thread = threading.local()
 
     async def read(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._in_transaction(self._engine, f, *args, **kwargs)
 
     async def write(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await self._in_transaction(self._engine, f, *args, **kwargs)
-        except StoreConflictError:
-            # Two transactions met: one of them is simply done again.
-            return await self._in_transaction(self._engine, f, *args, **kwargs)
+        return await self._in_transactions(self._engine, f, *args, **kwargs)
 
     async def hot(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._hot.run(f, *args, **kwargs)
@@ -231,140 +255,35 @@ class PostgresDatabase:
         runner: asyncio.Runner | None = getattr(self._thread, "runner", None)
         if runner is None:
             runner = self._thread.runner = asyncio.Runner()
-            self._thread.engine = postgres_engine(self.url, {"lock_timeout": "1000"}, pool_size=1, max_overflow=0)
+            self._thread.engine = postgres_engine(self.direct_url, {"lock_timeout": "1000"}, pool_size=1, max_overflow=0)
         return runner.run(self._in_transaction(self._thread.engine, f, *args, **kwargs))
+
+    async def alter(self, f: StorageFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        engine = postgres_engine(self.direct_url, {}, poolclass=sa.NullPool)
+        return await self._in_transactions(engine, f, *args, **kwargs)
+
+    async def check(self) -> None:
+        try:
+            await check_session(self._sessions, "WAYSTATION_DATABASE_DIRECT_URL" if self._is_pooled else "WAYSTATION_DATABASE_URL")
+            if self._is_pooled:
+                await check_same(self._engine, self._sessions)
+        except Exception as exc:
+            raise told(exc) from exc
 
     async def close(self) -> None:
         await self._engine.dispose()
         await self._hot.close()
+
+    async def _in_transactions(self, engine: AsyncEngine, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        try:
+            return await self._in_transaction(engine, f, *args, **kwargs)
+        except StoreConflictError:
+            # Two transactions met: one of them is simply done again.
+            return await self._in_transaction(engine, f, *args, **kwargs)
 
     async def _in_transaction(self, engine: AsyncEngine, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         try:
             async with engine.begin() as conn:
                 return await conn.run_sync(f, *args, **kwargs)
         except Exception as exc:
-            raise _told(exc) from exc
-
-
-class HotConnections:
-    """Connections that stay open between transactions, which are begun and ended on the driver.
-
-    To take a connection from a pool and to give it back costs as much as a transaction of three statements. Two are enough: one for the
-    ledger, one for the claim.
-    """
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._may_run = asyncio.Semaphore(HOT_CONNECTIONS)
-        self._idle: list[AsyncConnection] = []
-
-    async def run(self, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        async with self._may_run:
-            conn: AsyncConnection | None = None
-            try:
-                conn = self._idle.pop() if self._idle else await self._connected()
-                result: T = await conn.run_sync(_in_driver_transaction, f, *args, **kwargs)
-            except Exception as exc:
-                told = _told(exc)
-                if conn is not None and not isinstance(told, StoreUnavailableError):
-                    self._idle.append(conn)
-                else:
-                    # The others lead to the same server.
-                    await drop_connections(*([conn] if conn else []), *self._idle)
-                    self._idle.clear()
-                raise told from exc
-            except BaseException:
-                # Cancelled: nobody knows how far the transaction has come.
-                if conn is not None:
-                    await drop_connections(conn)
-                raise
-            self._idle.append(conn)
-            return result
-
-    async def close(self) -> None:
-        await drop_connections(*self._idle)
-        self._idle.clear()
-        await self._engine.dispose()
-
-    async def _connected(self) -> AsyncConnection:
-        conn = await self._engine.connect()
-        raw = await conn.get_raw_connection()
-        conn.info[DRIVER] = PostgresDriver(raw.driver_connection)
-        return conn
-
-
-class PostgresDriver:
-    """asyncpg's own connection, for hot statements. Called in the greenlet of `run_sync`."""
-
-    def __init__(self, raw: Any) -> None:
-        self._raw = raw
-        self._has_begun = False
-
-    def rows(self, sql: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        found: Sequence[Sequence[Any]] = await_only(self._raw.fetch(sql, *values))
-        return found
-
-    def many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
-        if len(values) == 1:
-            await_only(self._raw.execute(sql, *values[0]))
-        else:
-            await_only(self._raw.executemany(sql, values))
-
-    def begin(self) -> None:
-        if not self._has_begun:
-            await_only(self._raw.execute("BEGIN"))
-            self._has_begun = True
-
-    def commit(self) -> None:
-        if self._has_begun:
-            self._has_begun = False
-            await_only(self._raw.execute("COMMIT"))
-
-    def roll_back(self) -> None:
-        self._has_begun = False
-        await_only(self._raw.execute("ROLLBACK"))  # also after a COMMIT that failed; without a transaction it is only a notice
-
-
-def _in_driver_transaction(conn: sa.Connection, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    driver: PostgresDriver = conn.info[DRIVER]
-    try:
-        if not getattr(f, "begins_late", False):
-            driver.begin()
-        result = f(conn, *args, **kwargs)
-        driver.commit()
-    except Exception:
-        driver.roll_back()
-        raise
-    finally:
-        if conn.in_transaction():
-            conn.rollback()  # SQLAlchemy's word for it; on the server there is none any more
-    return result
-
-
-async def drop_connections(*connections: AsyncConnection) -> None:
-    """Close connections in whatever state they are."""
-    for conn in connections:
-        with suppress(Exception):
-            await conn.invalidate()
-            await conn.close()
-
-
-def _told(error: Exception) -> Exception:
-    """An error as it leaves the store."""
-    if is_transient(error):
-        return StoreConflictError()
-    if is_outage(error):
-        return StoreUnavailableError()
-    return error
-
-
-def postgres_engine(url: sa.URL, settings: dict[str, str], **options: Any) -> AsyncEngine:
-    return create_async_engine(
-        url,
-        connect_args={
-            "timeout": POSTGRES_TIMEOUT_S,
-            "command_timeout": 60,
-            "server_settings": {"application_name": "waystation", **settings},
-        },
-        **options,
-    )
+            raise told(exc) from exc

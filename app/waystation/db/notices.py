@@ -7,7 +7,7 @@ import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from waystation.db.engine import drop_connections, postgres_engine
+from waystation.db.postgres import drop_connections, postgres_engine
 
 CHANNEL = "waystation"
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)

@@ -17,7 +17,7 @@ async def upgrade(database: Database) -> bool:
     """Make the tables what this version needs. Returns whether anything was to do."""
     if await database.read(current_revision) == HEAD:
         return False
-    return await database.write(_upgrade)
+    return await database.alter(_upgrade)
 
 
 async def check(database: Database) -> None:
