@@ -15,9 +15,11 @@ from support.api_container import NOBODY, Process, process
 from support.receiver import OK, OTHER_SECRET, SECRET, Receiver, receiver, status, verified
 from support.server import Server
 from waystation import Agent, Webhook
+from waystation.domain.access import Principal
 from waystation.domain.page import PageRequest
 from waystation.domain.webhook import Delivery, Endpoint, key_of
-from waystation.store import webhooks
+from waystation.errors import RunNotFoundError
+from waystation.store import retention, webhooks
 from waystation.store.webhooks import LEASE_S, Reach
 from waystation.worker.calls import Answer, Caller
 from waystation.worker.webhooks import MOST_OF_TARGET
@@ -206,6 +208,35 @@ async def test_two_processes_that_claim_at_once_share_what_is_due(database_url: 
         assert len(claimed) == len(set(claimed)) == 10
         assert await one.container.database.write(webhooks.claim, ALL, 10, 4, at) == []
         assert len(await two.container.database.write(webhooks.claim, ALL, 10, 4, at + LEASE_S)) == 10
+
+
+async def test_two_processes_on_one_store_call_once_for_each_delivery(database_url: str, hook: Receiver) -> None:
+    async with process(database_url, stub_agents(), **ON) as one, process(database_url, stub_agents(), **ON) as two:
+        run_ids = []
+        for _ in range(12):
+            run_ids.append(await told(one, hook.url))
+            two.container.webhooks.wake()
+        for run_id in run_ids:
+            assert (await after(two, run_id, 1)).status == "delivered"
+    assert len(hook.calls) == len({call.id for call in hook.calls}) == 12
+
+
+async def test_deliveries_go_with_their_run_and_are_seen_by_its_owner_only(server: Process, hook: Receiver) -> None:
+    endpoint = Endpoint(source="run", id="0", url=hook.url)
+    first = await server.ended("hi", "plain", session_id="s", user_id="u", webhooks=(endpoint,))
+    await server.ended("hi", "plain", session_id="s", user_id="u")
+    found = await after(server, first.id, 1)
+    service, request = server.container.deliveries, PageRequest(page=1, limit=10)
+    assert (await service.list_of_run("plain", first.id, Principal(subject="u"), request)).total == 1
+    for refused in (
+        service.list_of_run("plain", first.id, Principal(subject="other"), request),
+        service.get("plain", first.id, found.id, Principal(subject="other")),
+        service.replay("plain", first.id, found.id, Principal(subject="other")),
+    ):
+        with pytest.raises(RunNotFoundError):
+            await refused
+    await server.container.database.write(retention.remove_runs, time.time() + 1, retention.START, 10)
+    assert await server.sql("SELECT id FROM webhook_deliveries") == []
 
 
 async def test_a_claim_takes_few_of_one_target_and_none_of_a_busy_one_or_out_of_reach(database_url: str) -> None:

@@ -12,7 +12,7 @@ import random
 import socket
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
 from waystation.domain.text import is_identifier
@@ -206,8 +206,3 @@ def is_public(address: str) -> bool:
         if inner is not None:
             found = inner
     return found.is_global and not found.is_multicast and not found.is_reserved
-
-
-def described(event: str, at: str | None, data: dict[str, Any]) -> dict[str, Any]:
-    """The body that is sent, before it is encoded."""
-    return {"type": event, "timestamp": at, "version": 1, "data": {key: value for key, value in data.items() if value is not None}}

@@ -3,7 +3,7 @@
 from waystation.clock import iso, new_id
 from waystation.domain.lifecycle import RunStatus
 from waystation.domain.run import Run
-from waystation.domain.webhook import NewDelivery, described
+from waystation.domain.webhook import NewDelivery
 from waystation.store.rows import dumps
 
 EVENT_OF = {
@@ -11,6 +11,8 @@ EVENT_OF = {
     RunStatus.PAUSED: "run.paused",
 }  # fmt: skip
 MOST_ERROR_CHARS = 1_000
+VERSION = 1
+"""Of the body: raised when a field changes its meaning, not when one is added."""
 
 
 def deliveries_of(run: Run, at: float) -> tuple[NewDelivery, ...]:
@@ -19,7 +21,8 @@ def deliveries_of(run: Run, at: float) -> tuple[NewDelivery, ...]:
     wanted = [endpoint for endpoint in run.webhooks if event in endpoint.events]
     if event is None or not wanted:
         return ()
-    payload = dumps(described(event, iso(at), _data(run)))
+    data = {name: value for name, value in _data(run).items() if value is not None}
+    payload = dumps({"type": event, "timestamp": iso(at), "version": VERSION, "data": data})
     return tuple(NewDelivery(id=new_id(), endpoint=endpoint, event=event, payload=payload) for endpoint in wanted)
 
 

@@ -40,9 +40,8 @@ class Answer:
 
 
 class Caller:
-    def __init__(self, *, allow_private: bool, user_agent: str = "waystation") -> None:
+    def __init__(self, *, allow_private: bool) -> None:
         self._allow_private = allow_private
-        self._user_agent = user_agent
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._transport = httpx.AsyncHTTPTransport(limits=limits)
 
@@ -51,7 +50,7 @@ class Caller:
 
     async def call(self, url: str, key: bytes, delivery_id: str, body: bytes) -> Answer:
         """One attempt. Nothing of the answer is read but its status and Retry-After."""
-        headers = {"content-type": "application/json", "user-agent": self._user_agent}
+        headers = {"content-type": "application/json", "user-agent": "waystation"}
         headers |= signed_headers(key, delivery_id, int(now()), body)
         try:
             async with asyncio.timeout(CALL_S):
