@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from waystation.domain.metrics import ModelUsage
     from waystation.domain.requirement import ToolExecution
     from waystation.domain.retry import RetryPolicy
+    from waystation.domain.webhook import Webhook
     from waystation.errors import AgentError
     from waystation.main import Waystation
 
@@ -48,6 +49,7 @@ _PLACES = {
     "Turn": "waystation.agents.turn",
     "TurnResult": "waystation.agents.turn",
     "Waystation": "waystation.main",
+    "Webhook": "waystation.domain.webhook",
     "tool": "waystation.agents.native.tools",
 }
 
@@ -75,6 +77,7 @@ __all__ = [
     "Turn",
     "TurnResult",
     "Waystation",
+    "Webhook",
     "tool",
 ]
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MEGABYTE = 1024 * 1024
@@ -60,5 +60,9 @@ class Settings(BaseSettings):
     """How long the log of a run is kept after its end; None for ever. The run itself, its answer and messages stay."""
     keep_runs_days: float | None = Field(default=None, gt=0)
     """How long a run is kept after its end, with all of it; None for ever. What a session goes on from stays."""
+    webhook_secret: SecretStr | None = None
+    """`whsec_` and the base64 of 24 to 64 random bytes: signs for the webhooks that come with a run. Without it these are refused."""
+    webhook_allow_private: bool = False
+    """Whether webhooks may go to private, loopback and other addresses that are not of the public internet."""
     ping_s: float = Field(default=15.0, gt=0, le=15)
     """Longest silence of an event stream before a comment is sent."""

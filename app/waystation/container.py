@@ -27,6 +27,7 @@ from waystation.live.remote import RemoteLive
 from waystation.live.tail import Tail
 from waystation.logs import get_logger
 from waystation.runs.continuation import ContinuationService
+from waystation.runs.deliveries import DeliveryService
 from waystation.runs.executor import Executor
 from waystation.runs.idle import IdleEnds
 from waystation.runs.queue import QueueService
@@ -41,6 +42,7 @@ from waystation.worker.health import HealthService
 from waystation.worker.lease import Lease
 from waystation.worker.recovery import Recovery
 from waystation.worker.retention import Retention
+from waystation.worker.webhooks import WebhookDeliveries
 from waystation.worker.worker import Worker
 
 log = get_logger(__name__)
@@ -67,7 +69,7 @@ class Container:
         self.lease = Lease(
             self.database, slots=self.slots.limit, agents=self.registry.ids, on_cancel=self._cancel_runs, on_dead=self._drop_runs
         )
-        self.idle = IdleEnds(self.database, self.hub, self._agent_name, self._wake)
+        self.idle = IdleEnds(self.database, self.hub, self._agent_name, self._idle_ended)
         self.executor = Executor(
             database=self.database, ledger=self.ledger, hub=self.hub, registry=self.registry, settings=settings, idle=self.idle,
             on_end=self._run_ended,
@@ -86,6 +88,11 @@ class Container:
             database=self.database, registry=self.registry, runs=self.runs, executor=self.executor, slots=self.slots,
             worker_id=self._worker_id, wake=self.worker.wake,
         )  # fmt: skip
+        self.webhooks = WebhookDeliveries(
+            database=self.database, registry=self.registry, poll_s=settings.poll_s, allow_private=settings.webhook_allow_private,
+            secret=settings.webhook_secret.get_secret_value() if settings.webhook_secret else None,
+        )  # fmt: skip
+        self.deliveries = DeliveryService(database=self.database, runs=self.runs, wake=self.webhooks.wake)
         self.queue = QueueService(database=self.database, registry=self.registry, runs=self.runs)
         self.sessions = SessionService(database=self.database, registry=self.registry, runs=self.runs)
         self.approvals = ApprovalService(self.database)
@@ -116,7 +123,7 @@ class Container:
         await self.lease.start()
         loops = {
             "tail": self.tail.run, "recovery": self.recovery.run, "cancels": self.cancels.run, "retention": self.retention.run,
-            "live": self.live.run,
+            "live": self.live.run, "webhooks": self.webhooks.run,
         }  # fmt: skip
         if self.settings.worker:
             loops["worker"] = self.worker.run
@@ -143,6 +150,7 @@ class Container:
         self.begin_drain()
         if self._drain:
             await self._drain
+        await self.webhooks.close()
         await tasks.end(self._loops)
         await self.ledger.close()
         await self.lease.close()
@@ -184,8 +192,9 @@ class Container:
             self.cancels.look()
         self.executor.cancel(news.cancels)
 
-    def _wake(self) -> None:
+    def _idle_ended(self) -> None:
         self.worker.wake()
+        self.webhooks.wake()
 
     def _worker_id(self) -> str | None:
         return self.lease.worker_id if self.lease.is_held else None
@@ -196,6 +205,8 @@ class Container:
 
     def _run_ended(self, run: Run, has_waiting_turn: bool) -> None:
         self.worker.run_ended(run, has_waiting_turn)
+        if run.webhooks:
+            self.webhooks.wake()
 
     def _cancel_runs(self, run_ids: list[str]) -> None:
         self.executor.cancel(run_ids)

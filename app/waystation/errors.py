@@ -54,6 +54,23 @@ class ApprovalNotFoundError(NotFoundError):
         super().__init__(f"There is no approval {approval_id!r}.")
 
 
+class DeliveryNotFoundError(NotFoundError):
+    error_type = "delivery_not_found"
+
+    def __init__(self, delivery_id: str) -> None:
+        super().__init__(f"There is no delivery {delivery_id!r} of this run.")
+
+
+class WebhooksOffError(AppError):
+    """A run brings webhooks, and this server has nothing to sign them with."""
+
+    status_code = 400
+    error_type = "webhooks_off"
+
+    def __init__(self) -> None:
+        super().__init__("This server takes no webhooks with a run: it has no WAYSTATION_WEBHOOK_SECRET to sign them with.")
+
+
 class InvalidInputError(AppError):
     """Malformed input. The answer keeps FastAPI's list form, so `field` is named as FastAPI would."""
 

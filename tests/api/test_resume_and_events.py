@@ -8,6 +8,7 @@ import pytest
 from support.api_agents import gated
 from support.api_server import ApiServer, api_server
 from support.api_wire import Wire, frames_of, indices, names, text_of
+from waystation.api import control
 
 HUGE = "99999999999999999999"
 
@@ -196,6 +197,18 @@ async def test_a_loop_of_long_polls_sees_the_whole_log_once(api: ApiServer) -> N
             answer = (await api.http.get(f"/agents/plain/runs/{run_id}/events", params=params)).json()
             seen, after, status = seen + answer["events"], answer["next"], answer["status"]
     assert [event["event_index"] for event in seen] == list(range(len(seen))) and seen[-1]["event"] == "RunCompleted"
+
+
+async def test_a_long_poll_tells_of_an_end_only_with_the_last_event(api_on_each: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "POLL_BYTES", 1)  # one segment an answer, of a run that has long ended
+    path, told = f"/agents/plain/runs/{(await api_on_each.run('slow 6 30'))['run_id']}/events", []
+    after = -1
+    while not told or told[-1][1] == "RUNNING":
+        answer = (await api_on_each.http.get(path, params={"wait": 0, "after": after})).json()
+        after = answer["next"]
+        told.append((answer["events"][-1]["event"], answer["status"]))
+    assert len(told) > 2 and told[-1] == ("RunCompleted", "COMPLETED")
+    assert "RunCompleted" not in [event for event, _ in told[:-1]]
 
 
 async def test_the_wait_of_a_long_poll_has_limits(api: ApiServer) -> None:

@@ -71,8 +71,8 @@ async def test_bodies_that_are_no_object_are_422(api: ApiServer) -> None:
 
 
 async def test_fields_that_no_agent_heeds_yet_are_501(api: ApiServer) -> None:
-    for name in ["dependencies", "knowledge_filters", "version", "factory_input", "debug_mode", "webhooks"]:
-        values = {"version": "2", "factory_input": "x", "debug_mode": "true", "webhooks": '[{"url": "http://x"}]'}
+    for name in ["dependencies", "knowledge_filters", "version", "factory_input", "debug_mode"]:
+        values = {"version": "2", "factory_input": "x", "debug_mode": "true"}
         answer = await api.http.post(RUNS, data={"message": "hi", name: values.get(name, '{"a": 1}')})
         assert (answer.status_code, answer.json()["error_type"]) == (501, "not_supported")
         assert name in answer.json()["detail"] and await api.count("runs") == 0

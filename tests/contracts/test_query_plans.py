@@ -12,18 +12,18 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from support.store_ops import LATER, ending, interrupting, lines, messages, starting, step_of, waiting
 from waystation.db.engine import Database
 from waystation.db.postgres import HOT_SETTINGS
-from waystation.db.tables import attachments, run_events, run_messages, runs, sessions, workers
+from waystation.db.tables import attachments, run_events, run_messages, runs, sessions, webhook_deliveries, workers
 from waystation.domain.lifecycle import RunStatus
 from waystation.domain.page import PageRequest
-from waystation.store import accept, approvals, details, events, line, queue, retention
+from waystation.store import accept, approvals, details, events, line, queue, retention, webhooks
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
 from waystation.store.batch import write
 
 SESSIONS, TURNS = 200, 30
-TABLES = {"sessions", "runs", "run_events", "run_messages", "attachments", "approvals"}
+TABLES = {"sessions", "runs", "run_events", "run_messages", "attachments", "approvals", "webhook_deliveries"}
 # A walk of one of these costs what is unfinished, not what was ever stored.
-OF_UNFINISHED = ("ix_runs_due", "ix_runs_running", "uq_runs_holder", "ix_runs_unfinished", "ix_runs_set_aside")
+OF_UNFINISHED = ("ix_runs_due", "ix_runs_running", "uq_runs_holder", "ix_runs_unfinished", "ix_runs_set_aside", "ix_webhook_deliveries_due")
 
 Function = Callable[[sa.Connection], Any]
 
@@ -55,6 +55,9 @@ ORDINARY = [
     ending("r-s105-run", "s105"),
     step_of("r-s106-run", "s106", epoch=7, first=1),
 ]
+
+
+REACH = webhooks.Reach(agents=["a", "b"], signs_runs=True, busy=["t1"])
 
 
 def end_idle(conn: sa.Connection) -> None:
@@ -113,6 +116,10 @@ OTHERS: dict[str, Function] = {
     "the unfinished runs of a session": lambda conn: session_store.unfinished_runs(conn, "s100"),
     "the approvals of a run": lambda conn: approvals.of_run(conn, "r-s1-3"),
     "deleting a session": lambda conn: session_store.delete(conn, "s5", LATER),
+    "when the next delivery is due": lambda conn: webhooks.next_due_at(conn, REACH),
+    "a claim of deliveries": lambda conn: webhooks.claim(conn, REACH, 8, 4, LATER),
+    "the deliveries of a run": lambda conn: webhooks.list_of_run(conn, "r-s1-3", PageRequest()),
+    "a replay": lambda conn: webhooks.replay(conn, "r-s1-3", "d-r-s1-3", LATER),
     "forgetting keys": lambda conn: session_store.forget_old_keys(conn, 2.0, 10),
 }
 
@@ -142,6 +149,13 @@ def fill(conn: sa.Connection) -> None:
     conn.execute(sa.insert(run_messages), [part | {"payload": '{"id":"m","role":"user"}'} for part in parts])
     files = [{"id": f"f{n}", "run_id": part["run_id"], "session_id": part["session_id"], "content": b"x"} for n, part in enumerate(parts)]
     conn.execute(sa.insert(attachments), [f | {"name": "f", "mime_type": "text/plain", "kind": "file", "created_at": 1.0} for f in files])
+    told = [
+        {"id": f"d-{r['id']}", "run_id": r["id"], "session_id": r["session_id"], "agent_id": "a", "source": "agent", "endpoint": "e",
+         "target": f"t{n % 9}", "event": "run.completed", "payload": "{}", "status": "delivered" if n % 50 else "pending",
+         "next_attempt_at": None if n % 50 else 5.0, "created_at": 4.0}
+        for n, r in enumerate(done)
+    ]  # fmt: skip
+    conn.execute(sa.insert(webhook_deliveries), told)
     conn.execute(
         sa.insert(workers),
         [

@@ -1,7 +1,7 @@
 """What an agent is: the one method that executes, and what it can do besides."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -9,6 +9,7 @@ from waystation.agents.turn import Emitter, Turn, TurnResult
 from waystation.domain.media import MediaKind
 from waystation.domain.retry import RetryPolicy
 from waystation.domain.text import is_identifier
+from waystation.domain.webhook import Webhook
 from waystation.errors import ConfigError
 
 
@@ -35,7 +36,7 @@ class BaseAgent(ABC):
     """A configured executor of turns. Immutable after construction: many runs share it at the same time.
 
     `sdk` names the SDK of an external agent and is None for a native one. `media` are the kinds of files it takes.
-    `history_runs` is how many earlier runs of the session it wants as messages.
+    `history_runs` is how many earlier runs of the session it wants as messages. `webhooks` are told of the ends and pauses of its runs.
     """
 
     sdk: ClassVar[str | None] = None
@@ -51,6 +52,7 @@ class BaseAgent(ABC):
         metadata: Mapping[str, Any] | None = None,
         retry: RetryPolicy | None = None,
         history_runs: int = 0,
+        webhooks: Sequence[Webhook] = (),
     ) -> None:
         if not is_identifier(id):
             raise ConfigError(f"Agent id {id!r}: use 1 to 255 letters, digits or . _ - : @ ~ + = ,")
@@ -60,6 +62,9 @@ class BaseAgent(ABC):
         self.metadata = dict(metadata or {})
         self.retry = retry or RetryPolicy()
         self.history_runs = history_runs
+        self.webhooks = tuple(webhooks)
+        if len({webhook.id for webhook in self.webhooks}) < len(self.webhooks):
+            raise ConfigError(f"Agent {id!r} has two webhooks with the same id; ids must be different.")
 
     @property
     @abstractmethod

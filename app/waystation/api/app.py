@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from waystation.api import agents, approvals, checkpoints, control, errors, ops, queue, runs, sessions
+from waystation.api import agents, approvals, checkpoints, control, errors, ops, queue, runs, sessions, webhooks
 from waystation.api.middleware import BodyLimitMiddleware, RequestIdMiddleware
 from waystation.api.sse import Pings
 from waystation.container import Container
@@ -49,7 +49,7 @@ def build_app(make_container: Callable[[], Container], cors_origins: tuple[str, 
 
     app = FastAPI(title="Waystation", version=package_version(), description=DESCRIPTION, lifespan=lifespan)
     # Not include_router: a router inside a router matches every path twice. The busiest routes come first, before FastAPI's own.
-    others = (control, sessions, checkpoints, agents, approvals, queue, ops)
+    others = (control, sessions, checkpoints, agents, approvals, queue, webhooks, ops)
     routers = [runs.direct, runs.router, *(module.router for module in others)]
     app.router.routes[:0] = [route for router in routers for route in router.routes]
     errors.install(app)

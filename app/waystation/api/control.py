@@ -79,7 +79,10 @@ def _wants_json(request: Request) -> bool:
 
 
 async def poll(container: Container, run_id: str, after: int, wait_s: float, wanted: EventFilter) -> dict[str, Any]:
-    """The wanted events behind an index; if there are none yet, the next ones within a time."""
+    """The wanted events behind an index; if there are none yet, the next ones within a time.
+
+    The status is that at the event `next`: a run that has ended meanwhile is told as RUNNING until its last event was, so that a client
+    that stops at an end has all."""
     found: list[Any] = []
     cursor, size = after, 0
     segments = container.watch.segments(run_id, after, waits_when_paused=True)
@@ -99,7 +102,8 @@ async def poll(container: Container, run_id: str, after: int, wait_s: float, wan
     finally:
         await segments.aclose()
     state = await container.watch.state(run_id)
-    return {"events": found, "status": state.status.value, "next": cursor}
+    status = state.status if cursor >= state.next_index - 1 else RunStatus.RUNNING
+    return {"events": found, "status": status.value, "next": cursor}
 
 
 async def read_resume(request: Request, container: ContainerDep) -> ResumeForm:

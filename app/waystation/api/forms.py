@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from starlette.datastructures import UploadFile
@@ -15,10 +15,12 @@ from waystation.domain.media import Attachment, kind_of, shown_name, type_of
 from waystation.domain.output_schema import problem_with
 from waystation.domain.run import OnBusy, OnDisconnect, RunInput
 from waystation.domain.text import REPLACEMENT, clean, is_identifier
-from waystation.errors import InvalidInputError, NotSupportedError, PayloadTooLargeError, UnsupportedMediaError
+from waystation.domain.webhook import EVENTS, Endpoint, is_literally_private, problem_with_url
+from waystation.errors import InvalidInputError, NotSupportedError, PayloadTooLargeError, UnsupportedMediaError, WebhooksOffError
 from waystation.runs.request import ContinueRequest, RunRequest
 
 MAX_AHEAD_S = 30 * 86_400.0
+MOST_WEBHOOKS = 10
 MEDIA_SOURCES = ("url", "content", "id", "file_id")
 
 
@@ -60,6 +62,12 @@ def _media(value: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     return value
 
 
+def _webhook_url(value: str) -> str:
+    if problem := problem_with_url(value):
+        raise ValueError(problem)
+    return value
+
+
 def _schema(value: dict[str, Any] | None) -> dict[str, Any] | None:
     if value is not None and (problem := problem_with(value)):
         raise ValueError(problem)
@@ -73,6 +81,15 @@ Identifier = Annotated[str | None, BeforeValidator(_none_if_empty), AfterValidat
 Integer = Annotated[int, BeforeValidator(_no_flag)]
 Number = Annotated[float, BeforeValidator(_no_flag)]
 Flag = Annotated[bool | None, BeforeValidator(_none_if_empty)]
+
+
+class WebhookForm(BaseModel):
+    """One of a run's own webhooks. `events` is whatever it wants to hear of; without it, all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, AfterValidator(_webhook_url)]
+    events: Annotated[list[Literal["run.completed", "run.error", "run.cancelled", "run.paused"]], Field(min_length=1)] | None = None
 
 
 class RunForm(BaseModel):
@@ -102,7 +119,9 @@ class RunForm(BaseModel):
     available_at: Annotated[Annotated[Number, Field(allow_inf_nan=False)] | None, BeforeValidator(_none_if_empty)] = Field(
         default=None, description="Not before this time: seconds since the epoch, UTC, at most 30 days ahead."
     )
-    webhooks: JsonObjects = None
+    webhooks: Annotated[Annotated[list[WebhookForm], Field(max_length=MOST_WEBHOOKS)] | None, BeforeValidator(_json)] = Field(
+        default=None, description="Whom to tell of the end and of pauses of this run, signed."
+    )
     stream_events: bool = Field(default=True, description="False leaves only content and the event that ends the run.")
     add_history_to_context: Flag = None
     add_dependencies_to_context: Flag = None
@@ -115,7 +134,7 @@ class RunForm(BaseModel):
 
 NOT_YET = (
     "dependencies", "knowledge_filters", "add_dependencies_to_context", "add_session_state_to_context", "debug_mode", "version",
-    "factory_input", "webhooks",
+    "factory_input",
 )  # fmt: skip
 """Fields of AgentOS that no agent of this version would heed: refused rather than taken and forgotten."""
 SAME_REQUEST_WITHOUT = {"stream", "background", "stream_events", "on_disconnect"}
@@ -126,6 +145,16 @@ def request_hash(form: RunForm, uploads: list[Attachment]) -> str:
     body = form.model_dump(mode="json", exclude=SAME_REQUEST_WITHOUT, exclude_none=True)
     files = [[a.name, a.mime_type, hashlib.sha256(a.content).hexdigest()] for a in uploads]
     return hashlib.sha256(json.dumps([body, files], sort_keys=True).encode()).hexdigest()
+
+
+def _endpoints(webhooks: list[WebhookForm], settings: Settings) -> tuple[Endpoint, ...]:
+    """Refuses what would never be sent. Where a name leads is seen when it is called."""
+    if settings.webhook_secret is None:
+        raise WebhooksOffError
+    for place, webhook in enumerate(webhooks):
+        if not settings.webhook_allow_private and is_literally_private(webhook.url):
+            raise InvalidInputError("webhooks", f"the address of webhook {place} is not one of the public internet")
+    return tuple(Endpoint(source="run", id=str(place), events=tuple(w.events or EVENTS), url=w.url) for place, w in enumerate(webhooks))
 
 
 def run_request(agent_id: str, form: RunForm, attachments: tuple[Attachment, ...], key: str | None, settings: Settings) -> RunRequest:
@@ -155,6 +184,7 @@ def run_request(agent_id: str, form: RunForm, attachments: tuple[Attachment, ...
         on_busy=form.on_busy,
         on_disconnect=form.on_disconnect,
         metadata=form.metadata or {},
+        webhooks=_endpoints(form.webhooks, settings) if form.webhooks else (),
         attachments=attachments,
         max_attempts=form.max_attempts,
         timeout_s=form.timeout_s,

@@ -101,6 +101,7 @@ runs = sa.Table(
     _text("error"),
     _text("metrics"),
     _text("metadata"),
+    _text("webhooks"),  # whom its ends and pauses are told; null: nobody
     _text("model"),
     _text("model_provider"),
     _text("forked_from_run_id"),
@@ -201,6 +202,34 @@ sa.Index("uq_approvals_call", approvals.c.run_id, approvals.c.tool_call_id, uniq
 sa.Index("ix_approvals_status", approvals.c.status, approvals.c.created_at)  # the list of what is pending
 sa.Index("ix_approvals_session", approvals.c.session_id)  # deleting a session
 
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    sa.Column("id", Text, primary_key=True),
+    _text("run_id", null=False),
+    _text("session_id", null=False),
+    _text("agent_id", null=False),
+    _text("source", null=False),
+    _text("endpoint", null=False),
+    _text("url"),  # of a run's own webhook; an agent's is in code
+    _text("target", null=False),
+    _text("event", null=False),
+    _text("payload", null=False),
+    _text("status", null=False),
+    _int("epoch"),
+    _int("attempts"),
+    _int("tries"),
+    _at("next_attempt_at"),
+    _at("last_attempt_at"),
+    sa.Column("last_status_code", Int),
+    _text("last_error"),
+    _at("delivered_at"),
+    _at("created_at", null=False),
+)
+sa.Index("ix_webhook_deliveries_run", webhook_deliveries.c.run_id, webhook_deliveries.c.created_at)  # those of a run; deleting it
+_due = sa.text("status = 'pending'")
+sa.Index("ix_webhook_deliveries_due", webhook_deliveries.c.next_attempt_at, sqlite_where=_due, postgresql_where=_due)  # what is to send
+
 workers = sa.Table(
     "workers",
     metadata,
@@ -228,5 +257,5 @@ deleted_keys = sa.Table(
 )
 sa.Index("ix_deleted_keys_age", deleted_keys.c.created_at)  # forgetting keys by age
 
-BY_SESSION = (run_events, run_messages, attachments, approvals)
+BY_SESSION = (run_events, run_messages, attachments, approvals, webhook_deliveries)
 """Tables whose rows go when their run or its session is deleted, besides `runs` and `sessions` themselves."""

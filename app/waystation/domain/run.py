@@ -10,6 +10,7 @@ from waystation.domain.lifecycle import FINAL, RunStatus
 from waystation.domain.message import Message
 from waystation.domain.metrics import Metrics
 from waystation.domain.requirement import Requirement, ToolExecution
+from waystation.domain.webhook import Endpoint
 
 
 class OnBusy(StrEnum):
@@ -108,6 +109,7 @@ class Run:
     error: RunFailure | None = None
     metrics: Metrics = field(default_factory=Metrics)
     metadata: dict[str, Any] = field(default_factory=dict)
+    webhooks: tuple[Endpoint, ...] = ()
     model: str | None = None
     model_provider: str | None = None
     forked_from_run_id: str | None = None

@@ -1,6 +1,7 @@
 """Ending runs that nobody executes: queued, paused and handed-back ones, and those whose owner does not answer."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from waystation.clock import now
 from waystation.db.engine import Database
@@ -11,6 +12,7 @@ from waystation.domain.session import MAX_SHOWN_NAME_CHARS
 from waystation.live.hub import Hub
 from waystation.logs import get_logger
 from waystation.runs.fold import Fold
+from waystation.runs.notice import deliveries_of
 from waystation.runs.outcome import CANCEL_REASON
 from waystation.store import events
 from waystation.store import runs as run_store
@@ -49,8 +51,9 @@ class IdleEnds:
         if fold.warnings:
             values["metadata"] = dumps(run.metadata | {"warnings": fold.warnings})
         first_message = run.input.message[:MAX_SHOWN_NAME_CHARS]
+        deliveries = deliveries_of(replace(run, status=RunStatus.CANCELLED, output=output, finished_at=at), at) if run.webhooks else ()
         return await self._database.write(
-            run_store.end_idle, run, RunStatus.CANCELLED, EventLines(1, line), values, first_message, at
+            run_store.end_idle, run, RunStatus.CANCELLED, EventLines(1, line), values, first_message, at, deliveries
         )  # fmt: skip
 
     def ended(self, run: Run) -> None:

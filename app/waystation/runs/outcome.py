@@ -18,6 +18,7 @@ from waystation.domain.session import MAX_SHOWN_NAME_CHARS
 from waystation.domain.text import clean, clean_json
 from waystation.errors import AgentError
 from waystation.runs.fold import Fold
+from waystation.runs.notice import deliveries_of
 from waystation.store.operations import Finish, StateChanges
 from waystation.store.rows import dumps
 
@@ -225,6 +226,8 @@ def _end(
         worker_id=None,
         finished_at=leg.at if final else None,
     )
+    if run.webhooks:
+        finish.deliveries = deliveries_of(after, leg.at)
     return LegEnd(event=event, finish=finish, run=after)
 
 

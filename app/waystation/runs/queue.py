@@ -66,6 +66,7 @@ class QueueService:
             timeout_s=source.timeout_s,
             background=True,
             metadata={key: value for key, value in source.metadata.items() if key != "warnings"} | {"requeued_from": source.id},
+            webhooks=tuple(endpoint for endpoint in source.webhooks if endpoint.source == "run"),
             model=agent.model,
             model_provider=agent.model_provider,
         )

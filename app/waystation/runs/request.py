@@ -6,6 +6,7 @@ from typing import Any
 from waystation.domain.checkpoint import ContinueFrom
 from waystation.domain.media import Attachment
 from waystation.domain.run import OnBusy, OnDisconnect, RunInput
+from waystation.domain.webhook import Endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class RunRequest:
     max_attempts: int | None = None
     timeout_s: float = 3600.0
     available_at: float | None = None
+    webhooks: tuple[Endpoint, ...] = ()
     idempotency_key: str | None = None
     request_hash: str | None = None
 

@@ -18,6 +18,7 @@ from waystation.domain.lifecycle import RunStatus
 from waystation.domain.media import MediaKind
 from waystation.domain.page import Page, PageRequest
 from waystation.domain.run import OnBusy, Run, RunDetail
+from waystation.domain.webhook import Endpoint
 from waystation.errors import (
     AgentNotFoundError,
     IdempotencyConflictError,
@@ -99,6 +100,7 @@ class RunService:
             on_disconnect=request.on_disconnect,
             request_hash=request.request_hash,
             metadata=request.metadata,
+            webhooks=request.webhooks,
             model=agent.model,
             model_provider=agent.model_provider,
         )
@@ -117,6 +119,8 @@ class RunService:
         """Commit an acceptance and, if it may start now and its session is free, execute it in this process."""
         if self._slots.closed:
             raise UnavailableError
+        if agent.webhooks:
+            accept.run.webhooks += tuple(Endpoint(source="agent", id=w.id, events=w.events) for w in agent.webhooks)
         worker_id = self._worker_id() if starts_now else None
         execution: Execution | None = None
         if worker_id is not None and self._slots.take():

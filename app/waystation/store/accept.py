@@ -31,12 +31,12 @@ from waystation.db.tables import (
 from waystation.domain.session import MAX_SHOWN_NAME_CHARS
 from waystation.store.line import UNFINISHED, make_way, may_enter, other
 from waystation.store.operations import Accept, Accepted, PastRun, Verdict
-from waystation.store.rows import SESSION_COLUMNS, dumps, input_json, messages_from_payload, session_from_row
+from waystation.store.rows import SESSION_COLUMNS, dumps, endpoints_json, input_json, messages_from_payload, session_from_row
 
 NEW: dict[str, Any] = {
     "id": Text, "session_id": Text, "agent_id": Text, "user_id": Text, "kind": Text, "worker_id": Text, "may_wait": Bool,
     "events": Int, "idempotency_scope": Text, "idempotency_key": Text, "request_hash": Text, "max_attempts": Int,
-    "available_at": Float, "timeout_s": Float, "background": Bool, "on_disconnect": Text, "metadata": Text, "model": Text,
+    "available_at": Float, "timeout_s": Float, "background": Bool, "on_disconnect": Text, "metadata": Text, "webhooks": Text, "model": Text,
     "model_provider": Text, "forked_from_run_id": Text, "forked_from_message_index": Int, "created_at": Float,
     "first_message": Text, "input": Text, "now": Float, "goes_first": Bool, "takes_session": Bool,
 }  # fmt: skip
@@ -57,7 +57,7 @@ def creating_sessions(v: Any) -> Any:
 
 _COPIED = (
     "id", "agent_id", "session_id", "kind", "max_attempts", "available_at", "timeout_s", "background", "on_disconnect",
-    "idempotency_scope", "idempotency_key", "request_hash", "input", "metadata", "model", "model_provider",
+    "idempotency_scope", "idempotency_key", "request_hash", "input", "metadata", "webhooks", "model", "model_provider",
     "forked_from_run_id", "forked_from_message_index", "created_at", "goes_first",
 )  # fmt: skip
 
@@ -277,6 +277,7 @@ def item_of(a: Accept) -> dict[str, Any]:
         "background": run.background,
         "on_disconnect": run.on_disconnect.value,
         "metadata": dumps(run.metadata) if run.metadata else None,
+        "webhooks": endpoints_json(run.webhooks) if run.webhooks else None,
         "model": run.model,
         "model_provider": run.model_provider,
         "forked_from_run_id": run.forked_from_run_id,

@@ -119,7 +119,7 @@ STEP = Prepared(
 
 
 def _is_ordinary_step(s: Step) -> bool:
-    return s.finish is None or not (s.finish.session_state or s.finish.approvals)
+    return s.finish is None or not (s.finish.session_state or s.finish.approvals or s.finish.deliveries)
 
 
 def _step(conn: sa.Connection, steps: list[Step]) -> dict[tuple[str, int], Stepped]:

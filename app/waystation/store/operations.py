@@ -9,6 +9,7 @@ from waystation.domain.message import Message
 from waystation.domain.requirement import Requirement
 from waystation.domain.run import Run
 from waystation.domain.session import Session
+from waystation.domain.webhook import NewDelivery
 
 
 @dataclass(slots=True)
@@ -122,6 +123,7 @@ class Finish:
     external_session_id: str | None = None
     approvals: tuple[Requirement, ...] = ()
     agent_name: str = ""
+    deliveries: tuple[NewDelivery, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Rows to domain objects and back. JSON columns are read and written here and nowhere else."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +13,7 @@ from waystation.domain.message import Message
 from waystation.domain.metrics import Metrics
 from waystation.domain.run import OnDisconnect, Run, RunFailure, RunInput, RunOutput
 from waystation.domain.session import Session
+from waystation.domain.webhook import Endpoint
 
 RUN_COLUMNS = [
     column
@@ -40,6 +42,7 @@ def run_from_row(row: sa.Row[Any]) -> Run:
         "error": RunFailure.model_validate_json(error) if error else None,
         "metrics": Metrics.model_validate_json(metrics) if metrics else Metrics(),
         "metadata": loads(values["metadata"]) or {},
+        "webhooks": endpoints_from(values["webhooks"]) if values["webhooks"] else (),
         "on_disconnect": OnDisconnect(values["on_disconnect"]),
     }
     for flag in ("holds_session", "cancel_requested", "background", "dropped_from_history"):
@@ -64,6 +67,14 @@ def messages_from_payload(payload: str) -> list[Message]:
 
 def payload_from_messages(messages: list[Message]) -> str:
     return "\n".join(message.encode() for message in messages)
+
+
+def endpoints_json(endpoints: Sequence[Endpoint]) -> str:
+    return dumps([{"source": e.source, "id": e.id, "events": e.events, "url": e.url} for e in endpoints])
+
+
+def endpoints_from(text: str) -> tuple[Endpoint, ...]:
+    return tuple(Endpoint(**{**item, "events": tuple(item["events"])}) for item in json.loads(text))
 
 
 def input_json(value: RunInput) -> str:

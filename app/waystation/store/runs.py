@@ -27,12 +27,14 @@ from waystation.domain.lifecycle import RunStatus, sources_of
 from waystation.domain.metrics import COUNTS
 from waystation.domain.page import Page, PageRequest
 from waystation.domain.run import Run
+from waystation.domain.webhook import NewDelivery
 from waystation.errors import SessionBusyError, SessionTakenError
 from waystation.store import workers as worker_store
 from waystation.store.line import UNFINISHED, goes_before, other
 from waystation.store.operations import EventLines
 from waystation.store.rows import RUN_COLUMNS, run_from_row
 from waystation.store.step import END_IN_SESSION, STORE_EVENTS
+from waystation.store.webhooks import store_of_run
 
 LITERALS = {
     RunStatus.PENDING: PENDING, RunStatus.RUNNING: RUNNING, RunStatus.PAUSED: PAUSED,
@@ -212,6 +214,7 @@ def end_idle(
     values: dict[str, str],
     first_message: str,
     at: float,
+    deliveries: Sequence[NewDelivery] = (),
 ) -> bool:
     """End a run that nobody executes (queued, paused, handed back), or one whose owner does not answer, in one commit with its
     last event. `run` is as it was read; False: it has changed since, so read it again."""
@@ -244,6 +247,7 @@ def end_idle(
     conn.execute(
         sa.update(approvals).where(approvals.c.run_id == run.id, approvals.c.status == "pending").values(status="cancelled", updated_at=at)
     )
+    store_of_run(conn, run, deliveries, at)
     return True
 
 

@@ -20,6 +20,8 @@ from waystation.store.accept import STORE_MESSAGES, execute, message_row
 from waystation.store.line import UNFINISHED, other
 from waystation.store.operations import EventLines, Finish, StateChanges, Step, Stepped
 from waystation.store.rows import dumps, loads
+from waystation.store.webhooks import STORE as STORE_DELIVERIES
+from waystation.store.webhooks import delivery_row
 
 _FINISH: dict[str, Any] = {
     "output": Text, "error": Text, "metrics": Text, "metadata": Text, "model": Text, "model_provider": Text, "attempt": Int,
@@ -106,6 +108,8 @@ def step(conn: sa.Connection, steps: list[Step]) -> dict[tuple[str, int], Steppe
         change_state(conn, session_id, changes)
     if asked := [_approval(s, s.finish, r) for s in passed if s.finish for r in s.finish.approvals]:
         conn.execute(STORE_APPROVALS, asked)
+    if told := [delivery_row(s.run_id, s.session_id, s.agent_id, d, s.finish.at) for s in passed if s.finish for d in s.finish.deliveries]:
+        conn.execute(STORE_DELIVERIES, told)
     return answers
 
 

@@ -17,6 +17,7 @@ from waystation.agents.claude.translate import PROVIDER, Translator, usage_of
 from waystation.agents.turn import Emitter, Turn, TurnResult
 from waystation.domain.event import CustomEvent
 from waystation.domain.retry import RetryPolicy
+from waystation.domain.webhook import Webhook
 from waystation.errors import AgentError, ConfigError
 
 _MAX_PROMPT_BYTES = 100_000
@@ -58,8 +59,9 @@ class ClaudeAgent(ExternalAgent):
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         retry: RetryPolicy | None = None,
+        webhooks: Sequence[Webhook] = (),
     ) -> None:
-        super().__init__(id=id, name=name, description=description, metadata=metadata, retry=retry)
+        super().__init__(id=id, name=name, description=description, metadata=metadata, retry=retry, webhooks=webhooks)
         self._settings = ClaudeSettings(
             model=_text(model, "model"),
             system_prompt=_system_prompt(system_prompt),

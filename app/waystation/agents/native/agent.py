@@ -14,6 +14,7 @@ from waystation.agents.native.tools import as_tool
 from waystation.agents.turn import Emitter, Turn, TurnResult
 from waystation.domain.event import ModelRequestStarted
 from waystation.domain.media import MediaKind
+from waystation.domain.webhook import Webhook
 from waystation.errors import ConfigError
 
 
@@ -31,6 +32,7 @@ class Agent(BaseAgent):
         num_history_runs: how many earlier runs that are.
         tool_call_limit: how many tool calls a run may make; calls beyond it are answered with an error, and the run goes on.
         metadata: free-form, shown to clients.
+        webhooks: who is told of the ends and pauses of its runs.
 
     Raises ConfigError for settings that can't work.
     """
@@ -54,6 +56,7 @@ class Agent(BaseAgent):
         num_history_runs: int = 3,
         tool_call_limit: int | None = None,
         metadata: Mapping[str, Any] | None = None,
+        webhooks: Sequence[Webhook] = (),
     ) -> None:
         if num_history_runs < 1:
             raise ConfigError(f"num_history_runs must be at least 1, not {num_history_runs!r}.")
@@ -66,6 +69,7 @@ class Agent(BaseAgent):
             description=description,
             metadata=dict(metadata or {}) | {"demo": True} if used.is_demo else metadata,
             history_runs=num_history_runs if add_history_to_context else 0,
+            webhooks=webhooks,
         )
         made = [as_tool(function) for function in tools]
         by_name = {tool.name: tool for tool in made}
