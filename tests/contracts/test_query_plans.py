@@ -77,6 +77,7 @@ HOT: dict[str, Function] = {
     "an ordinary batch of the ledger": lambda conn: write(conn, list(ORDINARY)),
     "acceptances that go first": lambda conn: write(conn, list(GOING_FIRST)),
     "a claim": lambda conn: run_store.claim(conn, "w9", ["a", "b"], 8, LATER),
+    "a claim that passes users over": lambda conn: run_store.claim(conn, "w9", ["a", "b"], 8, LATER, ["u1", "u2"]),
     "the keys that were used": lambda conn: accept.execute(
         conn, accept.FIND_KEYS, [{"id": "n", "idempotency_scope": "", "agent_id": "a", "idempotency_key": "k3"}]
     ),

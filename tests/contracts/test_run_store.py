@@ -39,7 +39,9 @@ from waystation.errors import SessionBusyError
 from waystation.store import events as event_store
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
+from waystation.store import workers as worker_store
 from waystation.store.operations import Stepped, Verdict
+from waystation.worker.lease import this_process
 
 # ---- claim -------------------------------------------------------------------------------------------------------------------
 
@@ -104,6 +106,23 @@ async def test_a_turn_does_not_overtake_an_older_one_that_is_not_due_yet(databas
     await commit(database, waiting("r1", available_at=LATER + 5))
     await commit(database, waiting("r2"))
     assert await claimed_ids(database, at=LATER) == []
+
+
+async def test_users_that_are_passed_over_wait_and_nobody_is_no_user(database: Database) -> None:
+    await commit(database, *(waiting(user or "nobody", f"of {user}", user_id=user) for user in ("ann", "bob", None, "cid")))
+    claimed = await database.hot(run_store.claim, "w", ["a"], 10, LATER, ["ann", "bob"])
+    assert [run.id for run in claimed] == ["nobody", "cid"]
+    assert await claimed_ids(database) == ["ann", "bob"]
+
+
+async def test_a_process_that_was_declared_dead_claims_nothing(database: Database) -> None:
+    for id in ("alive", "dead"):
+        await database.write(worker_store.register, replace(this_process(), id=id))
+    assert await database.write(worker_store.declare_dead, "dead", 0, LATER)
+    await commit(database, waiting("r1", "s1"), waiting("r2", "s2", user_id="ann"))
+    assert await claimed_ids(database, worker="dead") == []
+    assert await database.hot(run_store.claim, "dead", ["a"], 10, LATER, ["bob"]) == []
+    assert await claimed_ids(database, worker="alive") == ["r1", "r2"]
 
 
 async def test_runs_of_agents_that_a_process_does_not_have_are_left_out(database: Database) -> None:

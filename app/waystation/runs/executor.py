@@ -7,6 +7,7 @@
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from waystation.agents.base import BaseAgent
@@ -59,6 +60,7 @@ class Executor:
         self._idle = idle
         self._on_end = on_end
         self._executions: dict[str, Execution] = {}
+        self._begun: set[Execution] = set()
         self._given_up: set[asyncio.Task[None]] = set()
         self._stops_all_for: StopReason | None = None
 
@@ -67,16 +69,19 @@ class Executor:
         """Make ready to execute a run that is about to be accepted. What it returns commits with the acceptance; then comes
         `start`, or `abandon` if the run was refused."""
         execution = self._new(run, agent)
+        self._begun.add(execution)
         started = RunStarted(model=agent.model, model_provider=agent.model_provider)
         return execution, execution.recorder.accept_lines(started)
 
     def abandon(self, execution: Execution) -> None:
+        self._begun.discard(execution)
         execution.is_released = True
         execution.channel.end_leg(execution)
         self._hub.detach(execution.channel)
 
     def start(self, execution: Execution, accepted: Accepted) -> None:
         """Execute a run that was accepted in this process."""
+        self._begun.discard(execution)
         run = execution.run
         run.user_id = accepted.user_id
         run.status = RunStatus.RUNNING
@@ -109,6 +114,11 @@ class Executor:
     def running(self) -> dict[str, int]:
         """Epochs of the runs that are being executed, by id."""
         return {run_id: execution.run.epoch for run_id, execution in self._executions.items()}
+
+    def held_by_users(self) -> Counter[str]:
+        """How many runs each user has here, executed or about to be. Runs of nobody are left out."""
+        here = (*self._executions.values(), *self._begun)
+        return Counter(execution.run.user_id for execution in here if execution.run.user_id is not None)
 
     def stop(self, run_id: str, reason: StopReason) -> bool:
         """Ask a run to stop. False: it is not executed here."""

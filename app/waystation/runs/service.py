@@ -123,7 +123,7 @@ class RunService:
             accept.run.webhooks += tuple(Endpoint(source="agent", id=w.id, events=w.events) for w in agent.webhooks)
         worker_id = self._worker_id() if starts_now else None
         execution: Execution | None = None
-        if worker_id is not None and self._slots.take():
+        if worker_id is not None and not self._is_over_share(accept.run.user_id) and self._slots.take():
             accept.worker_id = worker_id
             execution, accept.first = self._executor.begin(accept.run, agent)
             accept.history_runs = history_runs_of(accept.run, agent)
@@ -135,6 +135,10 @@ class RunService:
         ticket = self._ticket(accept, accepted)
         await self._stop_asked(accepted.asked)
         return ticket
+
+    def _is_over_share(self, user_id: str | None) -> bool:
+        """Whether a user has half of the slots while others wait: the next run waits too."""
+        return self._slots.some_wait and user_id is not None and self._executor.held_by_users()[user_id] >= self._slots.share
 
     async def _stop_asked(self, run_ids: list[str]) -> None:
         """Tell runs that are in the way of a new one to stop. They were asked in its commit: what is not told here, their owners, a

@@ -9,10 +9,17 @@ class Slots:
         self.used = 0
         self.closed = False
         """Set when the process stops taking new runs."""
+        self.some_wait = False
+        """Whether the last look left runs waiting that were due."""
 
     @property
     def free(self) -> int:
         return 0 if self.closed else self.limit - self.used
+
+    @property
+    def share(self) -> int:
+        """How many of them one user may have while others wait: half."""
+        return max(self.limit // 2, 1)
 
     def take(self, count: int = 1) -> bool:
         """Take slots, all or none."""

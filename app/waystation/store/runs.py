@@ -5,6 +5,7 @@ The only module besides the ledger's statements that writes a status. Every chan
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -51,49 +52,69 @@ _held = sa.select(other.c.session_id).where(sa.text("other.holds_session"))  # h
 _ahead = sa.select(other.c.seq).where(
     other.c.session_id == runs.c.session_id, UNFINISHED, other.c.status == PENDING, goes_before(other.c, runs.c)
 )
-_due = (
-    sa.select(runs.c.seq)
-    .where(
-        runs.c.status == PENDING,
-        runs.c.available_at <= sa.bindparam("now", type_=Float),
-        runs.c.agent_id.in_(sa.bindparam("agents", type_=Text, expanding=True)),
-        # A run that was handed back still holds its session: it goes on, whoever is ahead.
-        sa.or_(runs.c.holds_session, sa.and_(runs.c.session_id.not_in(_held), ~_ahead.exists())),
-    )
-    .order_by(runs.c.seq)
-    .limit(sa.bindparam("slots", type_=Int))
-)
-COUNT_DUE = sa.select(sa.func.count()).select_from(_due.subquery())
-_taken = _due.with_for_update(skip_locked=True, of=runs).cte("due")
-CLAIM = (
-    sa.update(runs)
-    .where(runs.c.seq.in_(sa.select(_taken.c.seq)), runs.c.status == PENDING)
-    .values(
-        status=RUNNING,
-        holds_session=sa.true(),
-        epoch=runs.c.epoch + 1,
-        worker_id=sa.bindparam("worker", type_=Text),
-        started_at=sa.func.coalesce(runs.c.started_at, sa.bindparam("now", type_=Float)),
-        deadline_at=sa.func.coalesce(runs.c.deadline_at, sa.bindparam("now", type_=Float) + runs.c.timeout_s),
-    )
-    .returning(*RUN_COLUMNS)
-)
+_worker = sa.bindparam("worker", type_=Text)
+_is_dead = sa.select(workers.c.id).where(workers.c.id == _worker, workers.c.dead_at.is_not(None)).exists()
 
 
-def claim(conn: sa.Connection, worker_id: str, agent_ids: Sequence[str], slots: int, at: float) -> list[Run]:
-    """Take up to `slots` due runs, oldest first. SessionTakenError: a foreground run won one of the
+def _due(*conditions: sa.ColumnElement[bool]) -> sa.Select[int]:
+    return (
+        sa.select(runs.c.seq)
+        .where(
+            runs.c.status == PENDING,
+            runs.c.available_at <= sa.bindparam("now", type_=Float),
+            runs.c.agent_id.in_(sa.bindparam("agents", type_=Text, expanding=True)),
+            *conditions,
+            # A run that was handed back still holds its session: it goes on, whoever is ahead.
+            sa.or_(runs.c.holds_session, sa.and_(runs.c.session_id.not_in(_held), ~_ahead.exists())),
+        )
+        .order_by(runs.c.seq)
+        .limit(sa.bindparam("slots", type_=Int))
+    )
+
+
+def _claiming(*conditions: sa.ColumnElement[bool]) -> Any:
+    taken = _due(*conditions).with_for_update(skip_locked=True, of=runs).cte("due")
+    return (
+        sa.update(runs)
+        # A process that was declared dead and does not know it yet takes nothing: its runs are given to others.
+        .where(runs.c.seq.in_(sa.select(taken.c.seq)), runs.c.status == PENDING, ~_is_dead)
+        .values(
+            status=RUNNING,
+            holds_session=sa.true(),
+            epoch=runs.c.epoch + 1,
+            worker_id=_worker,
+            started_at=sa.func.coalesce(runs.c.started_at, sa.bindparam("now", type_=Float)),
+            deadline_at=sa.func.coalesce(runs.c.deadline_at, sa.bindparam("now", type_=Float) + runs.c.timeout_s),
+        )
+        .returning(*RUN_COLUMNS)
+    )
+
+
+COUNT_DUE = sa.select(sa.func.count()).select_from(_due().subquery())
+CLAIM = _claiming()
+_passed_over = sa.bindparam("passed_over", type_=Text, expanding=True)
+CLAIM_OF_OTHERS = _claiming(sa.or_(runs.c.user_id.is_(None), runs.c.user_id.not_in(_passed_over)))
+
+
+def claim(
+    conn: sa.Connection, worker_id: str, agent_ids: Sequence[str], slots: int, at: float, passed_over: Sequence[str] = ()
+) -> list[Run]:
+    """Take up to `slots` due runs, oldest first, none of the users that are passed over. SessionTakenError: a foreground run won one of the
     sessions meanwhile; ask again."""
-    parameters = {"worker": worker_id, "agents": list(agent_ids), "slots": slots, "now": at}
+    parameters: dict[str, Any] = {"worker": worker_id, "agents": list(agent_ids), "slots": slots, "now": at}
+    statement = CLAIM
+    if passed_over:
+        statement, parameters["passed_over"] = CLAIM_OF_OTHERS, list(passed_over)
     try:
-        rows = conn.execute(CLAIM, parameters).all()
+        rows = conn.execute(statement, parameters).all()
     except sa.exc.IntegrityError as exc:
         raise SessionTakenError from exc
     return sorted((run_from_row(row) for row in rows), key=lambda run: run.seq)
 
 
-def claim_now(conn: sa.Connection, worker_id: str, agent_ids: Sequence[str], slots: int) -> list[Run]:
+def claim_now(conn: sa.Connection, worker_id: str, agent_ids: Sequence[str], slots: int, passed_over: Sequence[str] = ()) -> list[Run]:
     """The same, as of the moment in which the store takes it: the call may have waited for a connection, or the process been stopped."""
-    return claim(conn, worker_id, agent_ids, slots, now())
+    return claim(conn, worker_id, agent_ids, slots, now(), passed_over)
 
 
 def count_due(conn: sa.Connection, agent_ids: Sequence[str], most: int, at: float) -> int:

@@ -6,6 +6,9 @@ room for a waiting one, after the commit: so no run waits longer than the poll w
 A claim holds slots while it is on its way, and a run that could start at once finds them taken and has to wait in its turn. So no
 more are taken than runs are known to wait: those it was woken for, or else those that the store counts.
 
+While others wait, one user has at most half of the slots. A claim passes over users that have them, and takes no more at once than leaves
+everybody else within; only if it finds nothing so, it takes what there is. What runs is never stopped for it.
+
 What becomes due here and finds no slot is offered to other processes. What they tell is only looked for: to pass it on would send the
 same news round for ever.
 """
@@ -48,7 +51,6 @@ class Worker:
         self._poll_s = poll_s
         self._wake = asyncio.Event()
         self._woken = 0
-        self._left_some = False
 
     def wake(self) -> None:
         """Another run may be due."""
@@ -64,7 +66,7 @@ class Worker:
     def run_ended(self, run: Run, has_waiting_turn: bool) -> None:
         """A slot is free again, and maybe a session; or, in a drain, the run itself."""
         self._slots.give_back()
-        if has_waiting_turn or self._left_some or run.available_at > now() or self._slots.closed:
+        if has_waiting_turn or self._slots.some_wait or run.available_at > now() or self._slots.closed:
             self.wake()
 
     async def run(self) -> None:
@@ -93,22 +95,28 @@ class Worker:
         if not waiting:
             waiting = await self._database.read(run_store.count_due, self._registry.ids, MOST_AT_ONCE, now())
         count = min(self._slots.free, waiting, MOST_AT_ONCE)
-        self._left_some = waiting > count
+        self._slots.some_wait = waiting > count
         if count == 0 or not self._slots.take(count):
             return False
+        held, share = self._executor.held_by_users(), self._slots.share
+        over = [user_id for user_id, runs in held.items() if runs >= share]
+        # No user can come over the share by this claim, whoever's runs it finds.
+        fair = min([count, share, *(share - runs for runs in held.values() if runs < share)])
         claimed: list[Run] = []
         try:
-            claimed = await self._claim_once(count)
+            claimed = await self._claim_once(fair, over)
+            if not claimed and over:
+                claimed = await self._claim_once(count, [])  # nobody else waits
         finally:
             self._slots.give_back(count - len(claimed))
         for run in claimed:
             self._executor.start_claimed(run)
-        return len(claimed) == count
+        return len(claimed) >= fair
 
-    async def _claim_once(self, count: int) -> list[Run]:
+    async def _claim_once(self, count: int, passed_over: list[str]) -> list[Run]:
         for _ in range(MOST_REPEATS):
             try:
-                return await self._database.hot(run_store.claim_now, self._lease.worker_id, self._registry.ids, count)
+                return await self._database.hot(run_store.claim_now, self._lease.worker_id, self._registry.ids, count, passed_over)
             except SessionTakenError:
                 continue
         return []
