@@ -15,8 +15,12 @@ from waystation.errors import StoreConflictError, StoreUnavailableError
 
 T = TypeVar("T")
 
-# The hot statements go by index. Planned while the tables are small, a join would be cached as a sequential scan.
-HOT_SETTINGS = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "lock_timeout": "1000"}
+# The hot statements go by index, and a claim by the index that has its order. Planned while the tables are small, or before their
+# statistics know how much waits, a join would be cached as a sequential scan, and a claim would sort all that waits.
+HOT_SETTINGS = {
+    "enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "enable_bitmapscan": "off",
+    "jit": "off", "lock_timeout": "1000",
+}  # fmt: skip
 POSTGRES_TIMEOUT_S = 10.0
 HOT_CONNECTIONS = 2
 

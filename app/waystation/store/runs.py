@@ -62,7 +62,8 @@ def _due(*conditions: sa.ColumnElement[bool]) -> sa.Select[int]:
         .where(
             runs.c.status == PENDING,
             runs.c.available_at <= sa.bindparam("now", type_=Float),
-            runs.c.agent_id.in_(sa.bindparam("agents", type_=Text, expanding=True)),
+            # An expression, not the column: else all that an agent ever did might be walked for what of it waits.
+            sa.func.coalesce(runs.c.agent_id, "").in_(sa.bindparam("agents", type_=Text, expanding=True)),
             *conditions,
             # A run that was handed back still holds its session: it goes on, whoever is ahead.
             sa.or_(runs.c.holds_session, sa.and_(runs.c.session_id.not_in(_held), ~_ahead.exists())),
@@ -93,7 +94,7 @@ def _claiming(*conditions: sa.ColumnElement[bool]) -> Any:
 COUNT_DUE = sa.select(sa.func.count()).select_from(_due().subquery())
 CLAIM = _claiming()
 _passed_over = sa.bindparam("passed_over", type_=Text, expanding=True)
-CLAIM_OF_OTHERS = _claiming(sa.or_(runs.c.user_id.is_(None), runs.c.user_id.not_in(_passed_over)))
+CLAIM_OF_OTHERS = _claiming(sa.func.coalesce(runs.c.user_id, "").not_in(_passed_over))
 
 
 def claim(
