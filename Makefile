@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PORT ?= 7777
 
-.PHONY: run test check bench bench-peers accept chaos growth lock format clean help
+.PHONY: run test check bench bench-peers accept chaos growth cancels lock format clean help
 
 help:
 	@echo "make run      set up, make the tables, serve the demo agent on port $(PORT)"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench    measure this server beside a bare FastAPI route and, after make bench-peers, AgentOS"
 	@echo "make accept KIT=<folder>   run the acceptance kit in a folder against the scripted agents"
 	@echo "make chaos    faults at random moments under load: RUNS=$(RUNS) runs on STORE=$(STORE) (or sqlite)"
+	@echo "make cancels  how long a cancel takes from one server to what another executes"
 	@echo "make growth   what a claim and a run cost as the store grows"
 	@echo "make lock     resolve the dependencies anew"
 
@@ -44,6 +45,9 @@ accept: $(VENV)/.dev
 
 RUNS ?= 10000
 STORE ?= postgresql
+cancels: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.cancels
+
 growth: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.growth
 

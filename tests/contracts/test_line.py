@@ -36,6 +36,11 @@ async def accepted(database: Database, *batch: Any) -> list[Accepted]:
     return found  # type: ignore[return-value]
 
 
+async def unanswered(database: Database, before: float) -> list[str]:
+    found, _ = await database.read(run_store.unanswered_cancels, before)
+    return [run.id for run in found]
+
+
 async def asked(database: Database) -> set[str]:
     """The runs that were asked to stop."""
     return {id for (id,) in await rows(database, sa.select(runs.c.id).where(runs.c.cancel_requested))}
@@ -100,7 +105,7 @@ async def test_the_turn_in_flight_is_asked_in_the_commit_of_the_acceptance(datab
     await commit(database, starting("r0", worker_id="w1"))
     await commit(database, interrupting("r1", created_at=LATER))
     assert await database.read(run_store.cancel_requests_of, "w1") == ["r0"]
-    assert [run.id for run in await database.read(run_store.unanswered_cancels, LATER + 1)] == ["r0"]
+    assert await unanswered(database, LATER + 1) == ["r0"]
 
 
 async def test_waiting_runs_of_the_ordinary_kind_are_not_asked_nor_are_those_of_other_sessions(database: Database) -> None:
@@ -143,7 +148,7 @@ async def test_a_paused_turn_is_asked_if_it_holds_its_session_and_recovery_finds
     await commit(database, ending("r0", "s0", status="PAUSED", holds_session=True), ending("r1", "s1", status="PAUSED"))
     await commit(database, interrupting("r2", "s0"), interrupting("r3", "s1"))
     assert await asked(database) == {"r0"}
-    assert [run.id for run in await database.read(run_store.unanswered_cancels, LATER)] == ["r0"]
+    assert await unanswered(database, LATER) == ["r0"]
 
 
 @pytest.mark.parametrize("intruder", [{"agent_id": "b"}, {"user_id": "u2"}])

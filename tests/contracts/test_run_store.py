@@ -225,15 +225,16 @@ async def test_a_request_is_unanswered_from_its_first_time_on(database: Database
     await commit(database, starting("r"))
     await database.write(run_store.request_cancel, "r", LATER)
     await database.write(run_store.request_cancel, "r", LATER + 9)
-    assert await database.read(run_store.unanswered_cancels, LATER) == []
-    assert [run.id for run in await database.read(run_store.unanswered_cancels, LATER + 1)] == ["r"]
+    assert await database.read(run_store.unanswered_cancels, LATER) == ([], LATER)
+    runs_to_end, next_asked_at = await database.read(run_store.unanswered_cancels, LATER + 1)
+    assert ([run.id for run in runs_to_end], next_asked_at) == (["r"], None)
 
 
 async def test_an_answered_request_is_not_unanswered(database: Database) -> None:
     await commit(database, starting("r"))
     await database.write(run_store.request_cancel, "r", LATER)
     await commit(database, ending("r", status="CANCELLED"))
-    assert await database.read(run_store.unanswered_cancels, LATER + 99) == []
+    assert await database.read(run_store.unanswered_cancels, LATER + 99) == ([], None)
 
 
 # ---- ending runs that nobody executes ----------------------------------------------------------------------------------------

@@ -403,6 +403,18 @@ async def test_a_cancel_request_that_its_owner_leaves_unanswered_ends_the_run(
     assert await claimed_ids(database, at=now()) == ["next"]
 
 
+async def test_the_next_look_comes_when_the_oldest_cancel_request_has_waited_long_enough(database: Database, container: Container) -> None:
+    assert await container.recovery.look() == recovery_module.LOOK_S
+    patience_s = container.settings.cancel_takeover_s
+    await far_worker(database)
+    await commit(database, *(starting(name, name, worker_id="far") for name in ("r1", "r2")))
+    for name, ago_s in (("r1", patience_s - 0.3), ("r2", patience_s - 0.6)):
+        await database.write(run_store.request_cancel, name, now() - ago_s)
+    assert 0 < await container.recovery.look() <= 0.3
+    await database.write(run_store.request_cancel, "r1", now() - patience_s)  # a second request changes nothing
+    assert 0 < await container.recovery.look() <= 0.3
+
+
 async def test_after_an_outage_the_count_of_reads_begins_anew(
     database: Database, container: Container, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

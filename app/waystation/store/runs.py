@@ -222,10 +222,13 @@ def release_and_hand_back(conn: sa.Connection, worker_id: str, at: float) -> Non
     worker_store.release(conn, worker_id)
 
 
-def unanswered_cancels(conn: sa.Connection, before: float) -> list[Run]:
-    """Runs that hold their session, were asked to stop before this time and have not: nobody executes them, or their owner is silent."""
-    statement = sa.select(*RUN_COLUMNS).where(sa.text("runs.holds_session"), runs.c.cancel_requested, runs.c.cancel_requested_at < before)
-    return [run_from_row(row) for row in conn.execute(statement)]
+def unanswered_cancels(conn: sa.Connection, before: float) -> tuple[list[Run], float | None]:
+    """Runs that hold their session, were asked to stop before this time and have not: nobody executes them, or their owner is silent. And
+    when the oldest other request was made."""
+    asked = (sa.text("runs.holds_session"), runs.c.cancel_requested)
+    found = conn.execute(sa.select(*RUN_COLUMNS).where(*asked, runs.c.cancel_requested_at < before))
+    oldest = sa.select(sa.func.min(runs.c.cancel_requested_at)).where(*asked, runs.c.cancel_requested_at >= before)
+    return [run_from_row(row) for row in found], conn.execute(oldest).scalar()
 
 
 def end_idle(

@@ -70,14 +70,15 @@ class Recovery:
 
     async def run(self) -> None:
         while True:
+            wait_s = LOOK_S
             try:
-                await self.look()
+                wait_s = await self.look()
             except StoreUnavailableError:
                 self._seen.clear()  # what was not read can't be counted
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(wait_s)
 
-    async def look(self) -> None:
-        """One round. Safe to run in every process at once."""
+    async def look(self) -> float:
+        """One round. Safe to run in every process at once. Seconds until the next."""
         others = [w for w in await self._database.read(worker_store.list_workers) if w.id != self._lease.worker_id]
         self._live.has_others = any(worker.dead_at is None for worker in others)
         for worker in others:
@@ -87,11 +88,14 @@ class Recovery:
             log.warning("runs of an unknown process handed back", runs=len(lost))
             self._wake()
         await self._give_back_orphans()
-        for run in await self._database.read(run_store.unanswered_cancels, now() - self._settings.cancel_takeover_s):
+        patience_s = self._settings.cancel_takeover_s
+        unanswered, asked_at = await self._database.read(run_store.unanswered_cancels, now() - patience_s)
+        for run in unanswered:
             log.warning("cancel request unanswered; ending the run", run_id=run.id)
             await self._service.end_unanswered(run)
         await self._look_for_stuck_runs()
         await self._forget()
+        return LOOK_S if asked_at is None else min(max(asked_at + patience_s - now(), 0.001), LOOK_S)
 
     async def _has_died(self, worker: Worker) -> bool:
         gone = _is_of_this_machine(worker) and process_started(worker.pid) != worker.process_started
