@@ -25,17 +25,16 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from support.chaos_agents import EFFECTS  # noqa: E402
+from support.chaos_checks import of_cancels, of_effects, of_logs, of_order, wrongly_ended  # noqa: E402
 from support.chaos_load import ChaosLoad  # noqa: E402
 from support.e2e_history import History, problems, read_history  # noqa: E402
 from support.e2e_viewer import until  # noqa: E402
 from support.server import Server  # noqa: E402
 from support.services import PrivatePostgres, private_postgres  # noqa: E402
 
-MAX_TAKEOVERS = 3
 SILENCE_S = (12.0, 15.0)
 """How long a replica is stopped: its lease is given up after about ten seconds."""
 CLIENTS = 24
-BUGS_IN_LOG = ("Traceback", "execution failed", "loop failed", "request failed", "operation refused", "agent failed")
 
 Fault = Callable[[], Coroutine[Any, Any, None]]
 
@@ -62,7 +61,9 @@ class Report:
             "runs that were taken over": str(taken_over),
             "wrong": str(len(self.wrong)),
             "of agents that can go on, wrongly ended": str(len(self.wrongly_ended)),
-            "takeover p50 / p99, s": f"{_percentile(gaps, 0.5):.1f} / {_percentile(gaps, 0.99):.1f}" if gaps else "none seen",
+            "silence before a takeover p50 / p99, s": f"{_percentile(gaps, 0.5):.1f} / {_percentile(gaps, 0.99):.1f}"
+            if gaps
+            else "none seen",
             "cuts of streams": str(sum(viewer.cuts for viewer in self.load.viewers)),
             "seconds": f"{self.seconds:.0f}",
             "seed": str(self.seed),
@@ -170,50 +171,11 @@ async def run_chaos(
             server.kill()
     history = await read_history(url)
     report = Report(seed, chaos.faults, history, load, [], time.monotonic() - began)
-    report.wrong += [*load.problems, *problems(history, load.viewers), *_of_cancels(history, load), *_of_order(history)]
-    report.wrong += [*_of_effects(folder / "effects", load), *_of_logs(logs)]
-    report.wrongly_ended = _wrongly_ended(history, load)
+    report.wrong += [*load.problems, *problems(history, load.viewers), *of_cancels(history, load.cancelled), *of_order(history)]
+    effects = folder / "effects"
+    report.wrong += [*of_effects(history, effects.read_text().split() if effects.exists() else [], load.notes), *of_logs(logs)]
+    report.wrongly_ended = wrongly_ended(history, load.asked)
     return report
-
-
-# ---- what must hold beyond the history of one run ------------------------------------------------------------------------------
-def _of_cancels(history: History, load: ChaosLoad) -> list[str]:
-    ends = {run_id: history.runs[run_id].row["status"] if run_id in history.runs else "missing" for run_id in load.cancelled}
-    return [f"{run_id} was answered CANCELLED, and is {status}" for run_id, status in ends.items() if status != "CANCELLED"]
-
-
-def _of_order(history: History) -> list[str]:
-    """Turns of a session begin in the order of their acceptance (the history has its rows in that order)."""
-    found, last = [], dict[str, tuple[str, float]]()
-    for run in history.runs.values():
-        if (started := run.row["started_at"]) is not None:
-            earlier, at = last.get(run.row["session_id"], ("", 0.0))
-            if started < at:
-                found.append(f"in session {run.row['session_id']} {run.row['id']} began before {earlier}, which was accepted before")
-            last[run.row["session_id"]] = (run.row["id"], started)
-    return found
-
-
-def _of_effects(file: Path, load: ChaosLoad) -> list[str]:
-    counts = Counter(file.read_text().split()) if file.exists() else Counter[str]()
-    foreign = counts.keys() - set(load.notes)
-    return [f"the effect {word} was made {count} times" for word, count in counts.items() if count > 1 or word in foreign]
-
-
-def _of_logs(logs: list[str]) -> list[str]:
-    return [f"a log has {word!r}: {log[log.index(word) :][:1500]}" for log in logs for word in BUGS_IN_LOG if word in log]
-
-
-def _wrongly_ended(history: History, load: ChaosLoad) -> list[str]:
-    """Runs of native agents complete unless a client has cancelled them or their process was lost too often."""
-    return [
-        f"{run.row['id']} ended {run.row['status']} after {run.row['takeovers']} takeovers: {run.row['error']}"
-        for run in history.runs.values()
-        if run.row["agent_id"] != "ext"
-        and run.row["status"] != "COMPLETED"
-        and not (run.row["status"] == "CANCELLED" and run.message == "slow 40 50")
-        and run.row["takeovers"] <= MAX_TAKEOVERS
-    ]
 
 
 PROCESS_FAULTS = ("kill -9", "kill -9", "SIGTERM", "SIGTERM", "stop beyond the lease")

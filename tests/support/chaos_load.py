@@ -45,11 +45,13 @@ class Roamer(Viewer):
 
 
 class ChaosLoad:
-    """`limit` submissions in all, by `count` clients. `cancelled` are the runs of which a client was told that they are CANCELLED."""
+    """`limit` submissions in all, by `count` clients. `asked` are the runs that a client wanted to cancel, `cancelled` those of
+    which one was told that they are CANCELLED, `notes` the words whose writing was asked for."""
 
     def __init__(self, bases: list[str], seed: int, limit: int, count: int) -> None:
         self.viewers: list[Roamer] = []
         self.problems: list[str] = []
+        self.asked: set[str] = set()
         self.cancelled: set[str] = set()
         self.notes: list[str] = []
         self.submitted = 0
@@ -104,13 +106,15 @@ class ChaosLoad:
     async def _wait(self, clients: list[httpx.AsyncClient], agent: str, fields: dict[str, str], rng: random.Random) -> None:
         try:
             answer = await rng.choice(clients).post(f"/agents/{agent}/runs", data=fields | {"stream": "false"})
-            await self._check(answer.status_code)
+            if await self._check(answer.status_code):
+                self.viewers.append(Roamer(agent, answer.json()["run_id"]))  # it watches nothing, and knows that the run is there
         except httpx.HTTPError:
             await asyncio.sleep(0.05)
 
     async def _cancel(self, clients: list[httpx.AsyncClient], agent: str, fields: dict[str, str], rng: random.Random) -> None:
         """Cancel at some moment of the run's life, at any replica."""
         viewer = await self._accepted(clients, agent, fields | {"message": "slow 40 50"}, rng)
+        self.asked.add(viewer.run_id)
         await asyncio.sleep(rng.uniform(0, 1.5))
         for _ in range(50):
             try:
