@@ -1,10 +1,19 @@
-"""Ending asyncio tasks for certain."""
+"""What asyncio's tasks need in several places: an end for certain, and a wait that is only ever shortened."""
 
 import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 AGAIN_S = 0.5
+
+
+async def wait(wake: asyncio.Event, within_s: float) -> None:
+    """Until the event is set, or for so long."""
+    try:
+        async with asyncio.timeout(within_s):
+            await wake.wait()
+    except TimeoutError:
+        pass
 
 
 async def end(tasks: Iterable["asyncio.Task[Any]"]) -> None:

@@ -75,11 +75,19 @@ def read_turn(conn: sa.Connection) -> None:
 HOT: dict[str, Function] = {
     "a batch of the ledger": lambda conn: write(conn, list(BATCH)),
     "an ordinary batch of the ledger": lambda conn: write(conn, list(ORDINARY)),
+    # On SQLite one item alone has a form of its own.
+    "a lone acceptance in a new session": lambda conn: write(conn, [starting("n11", "new3")]),
+    "a lone acceptance": lambda conn: write(conn, [starting("n12", "s6", history_runs=10, idempotency_key="k12")]),
+    "a lone acceptance that waits": lambda conn: write(conn, [waiting("n13", "s101")]),
+    "a lone acceptance that goes first": lambda conn: write(conn, [interrupting("n14", "s108")]),
+    "a lone step": lambda conn: write(conn, [step_of("r-s104-run", "s104", messages=messages(1, "x"))]),
+    "a lone last step": lambda conn: write(conn, [ending("r-s105-run", "s105")]),
+    "a lone step that is refused": lambda conn: write(conn, [step_of("r-s106-run", "s106", epoch=7, first=1)]),
     "acceptances that go first": lambda conn: write(conn, list(GOING_FIRST)),
-    "a claim": lambda conn: run_store.claim(conn, "w9", ["a", "b"], 8, LATER),
-    "a claim that passes users over": lambda conn: run_store.claim(conn, "w9", ["a", "b"], 8, LATER, ["u1", "u2"]),
-    "the keys that were used": lambda conn: accept.execute(
-        conn, accept.FIND_KEYS, [{"id": "n", "idempotency_scope": "", "agent_id": "a", "idempotency_key": "k3"}]
+    "a claim": lambda conn: run_store.claim(conn, "w1", ["a", "b"], 8, LATER),
+    "a claim that passes users over": lambda conn: run_store.claim(conn, "w1", ["a", "b"], 8, LATER, ["u1", "u2"]),
+    "the keys that were used": lambda conn: accept.FIND_KEYS.each(
+        conn, [{"id": "n", "idempotency_scope": "", "agent_id": "a", "idempotency_key": "k3"}]
     ),
     "history": lambda conn: accept.read_history(conn, {"s1": 10, "s2": 5}, "r-s1-0"),
 }
@@ -192,6 +200,8 @@ def _explained_by_postgresql(conn: sa.Connection, statement: str, parameters: An
     while left:
         node = left.pop()
         left += node.get("Plans", [])
+        if node["Node Type"] == "Sort":
+            nodes.append("SORT")
         table = node.get("Relation Name", "")
         walks = node["Node Type"] == "Seq Scan" or ("Index" in node["Node Type"] and "Index Cond" not in node)
         place = f"{table} USING INDEX {node.get('Index Name', '')}" if "Index Name" in node else table
@@ -254,6 +264,31 @@ async def test_what_the_ledger_and_the_claim_send_walks_no_table(database: Datab
 async def test_what_else_is_asked_all_the_time_walks_no_table(database: Database) -> None:
     # So few rows that PostgreSQL may rightly read a small table whole; whether it could do without is what is asked.
     assert await plans_of(database, OTHERS, {"enable_seqscan": "off"}) == {}
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_a_claim_goes_by_what_waits_in_its_order_and_by_what_holds_whatever_the_planner_knows(
+    database: Database, *, analyzed: bool
+) -> None:
+    def look(conn: sa.Connection) -> list[str]:
+        fill(conn)
+        if analyzed:
+            conn.exec_driver_sql("ANALYZE")
+        claims: list[Function] = [HOT["a claim"], HOT["a claim that passes users over"]]
+        return [step for f in claims for statement, steps in plans(conn, f) if "UPDATE" in statement for step in steps]
+
+    if database.url.get_backend_name() == "sqlite":
+        steps = await _undone(database, look)
+        sorts = "TEMP B-TREE"
+    else:
+        engine = create_async_engine(database.url, connect_args={"server_settings": HOT_SETTINGS})
+        async with engine.connect() as conn:
+            steps = await conn.run_sync(look)
+        await engine.dispose()
+        sorts = "SORT"
+    walked = {step.split(" INDEX ")[-1] for step in steps if step.startswith("SCAN") and ("runs" in step or "other" in step)}
+    assert walked <= {"ix_runs_due", "uq_runs_holder"}, steps
+    assert [step for step in steps if sorts in step] == []
 
 
 async def test_asking_for_a_busy_session_does_not_walk_the_runs_of_the_session(database: Database) -> None:

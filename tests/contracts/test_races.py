@@ -18,13 +18,14 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from support.server import clean_environment
-from support.store_ops import LATER, USAGE, ending, interrupting, starting, step_of, waiting
+from support.store_ops import LATER, USAGE, ending, interrupting, register, starting, step_of, waiting
 from waystation.db.engine import open_database
 from waystation.db.postgres import HOT_SETTINGS
 from waystation.db.tables import metadata, run_events, runs, sessions
 from waystation.errors import SessionTakenError, StoreUnavailableError
 from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
+from waystation.store import workers as worker_store
 from waystation.store.batch import write
 from waystation.store.operations import Accepted, Stepped, Verdict
 
@@ -213,6 +214,7 @@ async def engine(postgres_url: str) -> AsyncIterator[AsyncEngine]:
     """As the product's hot engine, but patient: a lock is waited for until the test lets go of it."""
     url = sa.make_url(postgres_url).set(drivername="postgresql+asyncpg")
     found = create_async_engine(url, connect_args={"server_settings": HOT_SETTINGS | {"lock_timeout": "8000"}})
+    await alone(found, register, "w")
     yield found
     await found.dispose()
 
@@ -259,6 +261,27 @@ async def test_a_hand_back_blocked_behind_an_uncommitted_end_gives_nothing_back(
         await owner.commit()
     assert await recovery == []
     assert await alone(engine, STATUSES) == [("r", "COMPLETED")]
+
+
+async def test_a_claim_waits_for_a_death_that_is_being_written_and_takes_nothing(engine: AsyncEngine) -> None:
+    await alone(engine, write, [waiting("r1")])
+    async with Side(engine) as recovery:
+        assert await recovery.do(worker_store.declare_dead, "w", 0, LATER)
+        claimer = asyncio.create_task(alone(engine, run_store.claim, "w", ["a"], 5, LATER))
+        await until_blocked(engine)
+        await recovery.commit()
+    assert await claimer == []
+
+
+async def test_a_death_waits_for_a_claim_that_is_being_written_and_hands_its_runs_back(engine: AsyncEngine) -> None:
+    await alone(engine, write, [waiting("r1")])
+    async with Side(engine) as claimer:
+        assert [run.id for run in await claimer.do(run_store.claim, "w", ["a"], 5, LATER)] == ["r1"]
+        death = asyncio.create_task(alone(engine, worker_store.declare_dead, "w", 0, LATER))
+        await until_blocked(engine)
+        await claimer.commit()
+    assert await death
+    assert await alone(engine, run_store.hand_back_runs_of, "w", LATER) == ["r1"]
 
 
 async def test_a_foreground_run_meets_an_uncommitted_claim_and_is_told_busy(engine: AsyncEngine) -> None:

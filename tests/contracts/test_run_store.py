@@ -18,6 +18,7 @@ from support.store_ops import (
     finished,
     lines,
     messages,
+    register,
     rows,
     rows_of_session,
     session_ids,
@@ -41,7 +42,6 @@ from waystation.store import runs as run_store
 from waystation.store import sessions as session_store
 from waystation.store import workers as worker_store
 from waystation.store.operations import Stepped, Verdict
-from waystation.worker.lease import this_process
 
 # ---- claim -------------------------------------------------------------------------------------------------------------------
 
@@ -110,18 +110,18 @@ async def test_a_turn_does_not_overtake_an_older_one_that_is_not_due_yet(databas
 
 async def test_users_that_are_passed_over_wait_and_nobody_is_no_user(database: Database) -> None:
     await commit(database, *(waiting(user or "nobody", f"of {user}", user_id=user) for user in ("ann", "bob", None, "cid")))
-    claimed = await database.hot(run_store.claim, "w", ["a"], 10, LATER, ["ann", "bob"])
-    assert [run.id for run in claimed] == ["nobody", "cid"]
+    assert await claimed_ids(database, passed_over=("ann", "bob")) == ["nobody", "cid"]
     assert await claimed_ids(database) == ["ann", "bob"]
 
 
-async def test_a_process_that_was_declared_dead_claims_nothing(database: Database) -> None:
-    for id in ("alive", "dead"):
-        await database.write(worker_store.register, replace(this_process(), id=id))
+async def test_a_process_that_was_declared_dead_or_whose_row_is_gone_claims_nothing(database: Database) -> None:
+    await database.write(register, "alive", "dead", "gone")
     assert await database.write(worker_store.declare_dead, "dead", 0, LATER)
+    await database.write(worker_store.release, "gone")
     await commit(database, waiting("r1", "s1"), waiting("r2", "s2", user_id="ann"))
-    assert await claimed_ids(database, worker="dead") == []
-    assert await database.hot(run_store.claim, "dead", ["a"], 10, LATER, ["bob"]) == []
+    for name in ("dead", "gone"):
+        for passed_over in ([], ["bob"]):
+            assert await database.hot(run_store.claim, name, ["a"], 10, LATER, passed_over) == []
     assert await claimed_ids(database, worker="alive") == ["r1", "r2"]
 
 

@@ -1,19 +1,21 @@
 """Operations of the store as the tests write them, and looks into the tables. Run ids and session ids are short words."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from waystation.db.engine import Database
-from waystation.db.tables import metadata, runs, sessions
+from waystation.db.tables import metadata, runs, sessions, workers
 from waystation.domain.lifecycle import RunStatus
 from waystation.domain.message import Message
 from waystation.domain.run import Run, RunInput
 from waystation.store import runs as run_store
+from waystation.store import workers as worker_store
 from waystation.store.batch import write
 from waystation.store.operations import Accept, Accepted, EventLines, Finish, MessageLines, Step, Stepped
 from waystation.store.rows import payload_from_messages
+from waystation.worker.lease import this_process
 
 AT = 1_000.0
 LATER = 2_000.0
@@ -83,10 +85,25 @@ async def commit(database: Database, *batch: Accept | Step) -> list[Accepted | S
     return await database.hot(write, list(batch))
 
 
+def register(conn: sa.Connection, *names: str) -> None:
+    """Give these processes a lease, unless they have one or had one."""
+    known = set(conn.execute(sa.select(workers.c.id)).scalars())
+    for name in sorted({*names} - known):
+        worker_store.register(conn, replace(this_process(), id=name))
+
+
 async def claim(
-    database: Database, *, worker: str = "w", agents: tuple[str, ...] = ("a",), slots: int = 10, at: float = LATER
+    database: Database,
+    *,
+    worker: str = "w",
+    agents: tuple[str, ...] = ("a",),
+    slots: int = 10,
+    at: float = LATER,
+    passed_over: tuple[str, ...] = (),
 ) -> list[Run]:
-    return await database.hot(run_store.claim, worker, agents, slots, at)
+    """A claim of a process that is registered for it if it was not."""
+    await database.write(register, worker)
+    return await database.hot(run_store.claim, worker, agents, slots, at, passed_over)
 
 
 async def claimed_ids(database: Database, **how: Any) -> list[str]:

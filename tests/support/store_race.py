@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from support.store_ops import EventLines, accept_of, end_of, lines
+from support.store_ops import EventLines, accept_of, end_of, lines, register
 from waystation.clock import now
 from waystation.db.engine import Database, open_database
 from waystation.db.tables import runs
@@ -65,6 +65,7 @@ class Racer:
 
     async def run(self) -> None:
         self.ledger.start()
+        await self.database.write(register, self.name)
         claims = asyncio.create_task(self.claim_for_ever())
         await asyncio.gather(*(self.client() for _ in range(CLIENTS)))
         (self.folder / f"{self.name}.done").touch()

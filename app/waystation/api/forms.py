@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from starlette.datastructures import UploadFile
@@ -15,7 +15,7 @@ from waystation.domain.media import Attachment, kind_of, shown_name, type_of
 from waystation.domain.output_schema import problem_with
 from waystation.domain.run import OnBusy, OnDisconnect, RunInput
 from waystation.domain.text import REPLACEMENT, clean, is_identifier
-from waystation.domain.webhook import EVENTS, Endpoint, is_literally_private, problem_with_url
+from waystation.domain.webhook import EVENTS, Endpoint, EventName, is_literally_private, problem_with_url
 from waystation.errors import InvalidInputError, NotSupportedError, PayloadTooLargeError, UnsupportedMediaError, WebhooksOffError
 from waystation.runs.request import ContinueRequest, RunRequest
 
@@ -89,7 +89,7 @@ class WebhookForm(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     url: Annotated[str, AfterValidator(_webhook_url)]
-    events: Annotated[list[Literal["run.completed", "run.error", "run.cancelled", "run.paused"]], Field(min_length=1)] | None = None
+    events: Annotated[list[EventName], Field(min_length=1)] | None = None
 
 
 class RunForm(BaseModel):

@@ -64,11 +64,13 @@ class Prepared:
         """Execute it over `json_rows`, for these items; no items, no statement. The rows that it returns."""
         if not items:
             return ()
-        if len(items) == 1 and conn.dialect.name == "sqlite" and (driver := _driver_of(conn)) is not None:
+        if len(items) == 1 and conn.dialect.name == "sqlite":
             # SQLite reads a JSON array anew for each column of each row. Items one by one would cost a busy process more than that:
             # with each statement the thread gives the interpreter away and waits for it.
-            form = self._form(conn.dialect, lone_item=True)
-            return list(map(form.make_row, driver.rows(form.sql, form.values_of_item(items[0], parameters))))
+            form, driver = self._form(conn.dialect, lone_item=True), _driver_of(conn)
+            values = form.values_of_item(items[0], parameters)
+            found: Any = conn.exec_driver_sql(form.sql, values).all() if driver is None else driver.rows(form.sql, values)
+            return list(map(form.make_row, found))
         return self.rows(conn, {ITEMS: to_json(items, inf_nan_mode="constants").decode(), **parameters})
 
     def many(self, conn: sa.Connection, items: Sequence[Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from waystation.db.dialect import lock_schema
 from waystation.db.engine import Database
 from waystation.errors import ConfigError
 
-HEAD = "0006"
+HEAD = "0007"
 """The revision that this version needs; a test holds it against the migrations."""
 
 

@@ -130,7 +130,8 @@ _run_index("ix_runs_waiting_user", "user_id", where="status = 'PENDING'")  # the
 # What has stopped without completing, for the queue's views. They name this condition word for word.
 _run_index("ix_runs_set_aside", "status", "seq", where="status IN ('PAUSED', 'CANCELLED', 'ERROR')")
 _run_index("ix_runs_running", "worker_id", where="status = 'RUNNING'")  # recovery: the runs of a dead worker
-_run_index("uq_runs_holder", "session_id", where="holds_session", unique=True)  # one turn per session
+# One turn per session. holds_session is always true in it: it is there so that SQLite lists the holders from the index alone.
+_run_index("uq_runs_holder", "session_id", "holds_session", where="holds_session", unique=True)
 _run_index("uq_runs_key", "idempotency_scope", "agent_id", "idempotency_key", where="idempotency_key IS NOT NULL", unique=True)
 # Covers all that is asked of unfinished runs; else SQLite may take ix_runs_session and walk the whole session.
 _run_index("ix_runs_unfinished", "session_id", "seq", "holds_session", "status", "goes_first", where="holds_session OR status = 'PENDING'")

@@ -12,13 +12,14 @@ import random
 import socket
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from waystation.domain.text import is_identifier
 from waystation.errors import ConfigError
 
-EVENTS = ("run.completed", "run.error", "run.cancelled", "run.paused")
+EventName = Literal["run.completed", "run.error", "run.cancelled", "run.paused"]
+EVENTS: tuple[EventName, ...] = get_args(EventName)
 MOST_URL_CHARS = 2_048
 MOST_TRIES = 12
 FIRST_DELAY_S = 5.0

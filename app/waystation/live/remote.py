@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from waystation import tasks
 from waystation.clock import new_id
 from waystation.live.base import News, OnNews
 from waystation.logs import get_logger
@@ -108,11 +109,7 @@ class RemoteLive:
     async def _send_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass  # nothing to tell: an empty text shows whether the link still works
+            await tasks.wait(self._wake, SILENCE_S)  # with nothing to tell, an empty text shows whether the link still works
             self._wake.clear()
             if self._unheard_since is None:
                 self._unheard_since = loop.time()

@@ -7,7 +7,6 @@
 """
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -214,22 +213,17 @@ STORE_ATTACHMENTS = sa.insert(attachments)
 MARK_REPLACED = sa.update(runs).where(runs.c.id == sa.bindparam("source")).values(replaced_by_run_id=sa.bindparam("sibling"))
 
 
-def execute(conn: sa.Connection, statement: Prepared, items: Sequence[dict[str, Any]], **parameters: Any) -> Sequence[Any]:
-    """Run a statement over json_rows; no items, no statement."""
-    return statement.each(conn, items, **parameters)
-
-
 def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     """Accept the runs, at most one per session: answers by run id. Refusals are answers, never exceptions."""
     items = [item_of(a) for a in sorted(new, key=lambda a: a.run.session_id)]
     keyed = [item for item in items if item["idempotency_key"] is not None]
-    gone = {row.id for row in execute(conn, FIND_DELETED_KEYS, keyed)}
+    gone = {row.id for row in FIND_DELETED_KEYS.each(conn, keyed)}
     answers = {a.run.id: Accepted(Verdict.DELETED, None, a.run.session_id) for a in new if a.run.id in gone}
     answers |= _full(conn, [item for item in items if item["may_wait"] and item["id"] not in gone])
     items = [item for item in items if item["id"] not in answers]
-    created = {row.id for row in execute(conn, CREATE_SESSIONS, items)}
+    created = {row.id for row in CREATE_SESSIONS.each(conn, items)}
     asked = make_way(conn, items)
-    stored: dict[str, sa.Row[Any]] = {row.id: row for row in execute(conn, ACCEPT, items)}
+    stored: dict[str, sa.Row[Any]] = {row.id: row for row in ACCEPT.each(conn, items)}
     before: set[str] = set()
     if left := [item for item in items if item["id"] not in stored]:
         found: Any = conn.execute(FIND_OWN, {"ids": [item["id"] for item in left]}).all()
@@ -237,10 +231,10 @@ def accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
         before, stored = set(own), stored | own
         left = [item for item in left if item["id"] not in own]
         refused, again = _refusals(conn, left)
-        created |= {row.id for row in execute(conn, CREATE_SESSIONS, again)}
+        created |= {row.id for row in CREATE_SESSIONS.each(conn, again)}
         for session_id, run_ids in make_way(conn, again).items():
             asked[session_id] = [*asked.get(session_id, []), *run_ids]
-        stored |= {row.id: row for row in execute(conn, ACCEPT, again)}
+        stored |= {row.id: row for row in ACCEPT.each(conn, again)}
         answers |= refused
         if unused := created - {item["session_id"] for item in items if item["id"] in stored}:
             conn.execute(DROP_SESSIONS, [{"session": session} for session in sorted(unused)])
@@ -294,9 +288,9 @@ def item_of(a: Accept) -> dict[str, Any]:
 
 def _full(conn: sa.Connection, waiting: list[dict[str, Any]]) -> dict[str, Accepted]:
     """Answers for those that can't wait, because too many do already. A used key comes before that."""
-    full = {row.id for row in execute(conn, FIND_FULL, waiting)}
+    full = {row.id for row in FIND_FULL.each(conn, waiting)}
     refused = [item for item in waiting if item["id"] in full]
-    used = {row.id: row for row in execute(conn, FIND_KEYS, [i for i in refused if i["idempotency_key"] is not None])}
+    used = {row.id: row for row in FIND_KEYS.each(conn, [i for i in refused if i["idempotency_key"] is not None])}
     return {
         item["id"]: _used(key) if (key := used.get(item["id"])) else Accepted(Verdict.FULL, None, item["session_id"])
         for item in refused
@@ -310,8 +304,8 @@ def _used(key: sa.Row[Any]) -> Accepted:
 def _refusals(conn: sa.Connection, left: list[dict[str, Any]]) -> tuple[dict[str, Accepted], list[dict[str, Any]]]:
     """Why these were not stored; and those worth storing once more: a session that had no agent yet was adopted, or was deleted
     meanwhile, or a run that may wait lost it to another process while the statement ran (a new statement sees that)."""
-    used = {row.id: row for row in execute(conn, FIND_KEYS, [i for i in left if i["idempotency_key"] is not None])}
-    why = {row.id: row for row in execute(conn, DIAGNOSE, left)}
+    used = {row.id: row for row in FIND_KEYS.each(conn, [i for i in left if i["idempotency_key"] is not None])}
+    why = {row.id: row for row in DIAGNOSE.each(conn, left)}
     answers: dict[str, Accepted] = {}
     again: list[dict[str, Any]] = []
     for item in left:
@@ -364,7 +358,7 @@ def _attachment_row(a: Accept, file: Any) -> dict[str, Any]:
 def bring_past(conn: sa.Connection, started: list[Accept], answers: dict[str, Accepted]) -> None:
     """Fill in session and history of the runs that start in a session that was there before."""
     by_session = {a.run.session_id: a for a in started}
-    for row in execute(conn, FIND_SESSIONS, [{"session_id": session_id} for session_id in by_session]):
+    for row in FIND_SESSIONS.each(conn, [{"session_id": session_id} for session_id in by_session]):
         answers[by_session[row.id].run.id].session = session_from_row(row)
     wanted = {a.run.session_id: a.history_runs for a in started if a.history_runs}
     for session_id, past in read_history(conn, wanted).items():
@@ -377,7 +371,7 @@ def read_history(conn: sa.Connection, wanted: dict[str, int], source: str | None
     if not wanted:
         return {}
     statement = by_dialect(conn, sqlite=HISTORY_SQLITE, postgresql=HISTORY_POSTGRESQL)
-    found = execute(conn, statement, [{"session_id": s} for s in wanted], runs=max(wanted.values()))
+    found = statement.each(conn, [{"session_id": s} for s in wanted], runs=max(wanted.values()))
     past: dict[str, list[tuple[int, PastRun]]] = {}
     keys = itertools.groupby(found, lambda r: (r.session_id, r.seq, r.id, r.forked_from_run_id))
     for (session_id, seq, run_id, forked_from), group in keys:

@@ -20,7 +20,6 @@ from waystation.store.accept import (
     accepting,
     bring_past,
     creating_sessions,
-    execute,
     item_of,
     locking_sessions,
     message_row,
@@ -77,7 +76,7 @@ def _is_ordinary_accept(a: Accept) -> bool:
 
 def _accept(conn: sa.Connection, new: list[Accept]) -> dict[str, Accepted]:
     items = [item_of(a) | {"first": a.first.lines.decode() if a.first else None} for a in sorted(new, key=lambda a: a.run.session_id)]
-    rows = {row.id: row for row in execute(conn, ACCEPT, items)}
+    rows = {row.id: row for row in ACCEPT.each(conn, items)}
     answers: dict[str, Accepted] = {}
     started: list[Accept] = []
     for a in new:

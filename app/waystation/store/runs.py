@@ -53,7 +53,8 @@ _ahead = sa.select(other.c.seq).where(
     other.c.session_id == runs.c.session_id, UNFINISHED, other.c.status == PENDING, goes_before(other.c, runs.c)
 )
 _worker = sa.bindparam("worker", type_=Text)
-_is_dead = sa.select(workers.c.id).where(workers.c.id == _worker, workers.c.dead_at.is_not(None)).exists()
+# Locked on PostgreSQL: a death that is being written waits for this claim or this claim for it, and then finds it.
+_alive = sa.select(workers.c.id).where(workers.c.id == _worker, workers.c.dead_at.is_(None)).with_for_update(read=True).cte("alive")
 
 
 def _due(*conditions: sa.ColumnElement[bool]) -> sa.Select[int]:
@@ -74,11 +75,11 @@ def _due(*conditions: sa.ColumnElement[bool]) -> sa.Select[int]:
 
 
 def _claiming(*conditions: sa.ColumnElement[bool]) -> Any:
-    taken = _due(*conditions).with_for_update(skip_locked=True, of=runs).cte("due")
+    # A process that was declared dead, or whose row is gone, takes nothing, whether it knows or not: its runs are given to others.
+    taken = _due(*conditions, sa.select(_alive.c.id).exists()).with_for_update(skip_locked=True, of=runs).cte("due")
     return (
         sa.update(runs)
-        # A process that was declared dead and does not know it yet takes nothing: its runs are given to others.
-        .where(runs.c.seq.in_(sa.select(taken.c.seq)), runs.c.status == PENDING, ~_is_dead)
+        .where(runs.c.seq.in_(sa.select(taken.c.seq)))  # they are locked, and nothing else is asked: SQLite would walk what waits for it
         .values(
             status=RUNNING,
             holds_session=sa.true(),

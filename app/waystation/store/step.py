@@ -16,7 +16,7 @@ from waystation.db.prepared import Prepared
 from waystation.db.tables import PENDING, RUNNING, Bool, Float, Int, Text, approvals, run_events, runs, sessions
 from waystation.domain.metrics import COUNTS
 from waystation.domain.requirement import Requirement
-from waystation.store.accept import STORE_MESSAGES, execute, message_row
+from waystation.store.accept import STORE_MESSAGES, message_row
 from waystation.store.line import UNFINISHED, other
 from waystation.store.operations import EventLines, Finish, StateChanges, Step, Stepped
 from waystation.store.rows import dumps, loads
@@ -123,10 +123,10 @@ def change_state(conn: sa.Connection, session_id: str, changes: StateChanges) ->
 def _fence(conn: sa.Connection, steps: list[Step]) -> tuple[list[Step], dict[tuple[str, int], Stepped]]:
     """The steps that may write, and an answer for each."""
     items = [fence_item(s) for s in steps]
-    rows = {(row.id, row.epoch): row for row in execute(conn, FENCE, items)}
+    rows = {(row.id, row.epoch): row for row in FENCE.each(conn, items)}
     passed = [s for s in steps if (s.run_id, s.epoch) in rows]
     lost = [item for item in items if (item["id"], item["epoch"]) not in rows]
-    rows |= {(row.id, row.epoch): row for row in execute(conn, STORED, lost)}
+    rows |= {(row.id, row.epoch): row for row in STORED.each(conn, lost)}
     answers = {(s.run_id, s.epoch): Stepped(False) for s in steps}
     answers |= {key: stepped_of(row) for key, row in rows.items()}
     return passed, answers

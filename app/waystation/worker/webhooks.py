@@ -67,11 +67,7 @@ class WebhookDeliveries:
                 wait_s = await self._look()
             except StoreUnavailableError:
                 pass  # the ledger tells of it; the next turn asks again
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await tasks.wait(self._wake, wait_s)
 
     async def close(self) -> None:
         """Begin no more calls and let those under way end. One that does not is made again when its lease is over, by another process."""

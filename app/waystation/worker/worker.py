@@ -15,6 +15,7 @@ same news round for ever.
 
 import asyncio
 
+from waystation import tasks
 from waystation.agents.registry import AgentRegistry
 from waystation.clock import now
 from waystation.db.engine import Database
@@ -81,11 +82,7 @@ class Worker:
                     wait_s = min(wait_s, max(due_at - now(), 0.001))
             except StoreUnavailableError:
                 pass  # the ledger tells of it; the next turn asks again
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await tasks.wait(self._wake, wait_s)
 
     async def _claim(self) -> bool:
         """Claim as much as fits. Whether to ask again at once: there may be more."""
